@@ -1,0 +1,57 @@
+# Two commands are enough on a machine with python3 and pip: `make verify` and `make test`.
+# Each makes its own virtual environment in .venv the first time; later runs start at once.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
+export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= 0
+
+.PHONY: help verify test test-slow lint types format bench clean
+
+help:
+	@echo "make verify   install, then check every rule against jax.vjp (the main job)"
+	@echo "make test     install, then run the tests"
+	@echo "make lint     ruff and pyright        make format   ruff format"
+	@echo "make bench    benchmarks against other frameworks"
+	@echo "make clean    remove the virtual environment and caches"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+# A stamp per set of extras: installing again only when pyproject.toml changed.
+$(VENV)/.installed: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-%: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	@touch $@
+
+verify: $(VENV)/.installed
+	$(BIN)/python -m tapejax verify --quick
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -q -n 2 -m slow
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache

@@ -1,0 +1,61 @@
+"""The same machine for all: one thread each, no compilation cache, set before anything is imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "NPROC": "1",  # the size of XLA's own thread pool on CPU
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
+QUIET = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_ENABLE_COMPILATION_CACHE": "false",  # compile times are measured: nothing may come from disk
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "DEV": "CPU",  # tinygrad's device
+    "THREADS": "0",  # tinygrad's threads
+    "PYTHONHASHSEED": "0",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}
+SETTINGS = ONE_THREAD | QUIET
+
+
+def enter(module: str) -> None:
+    """Start the module again in this process under SETTINGS, unless it runs under them already."""
+    if all(os.environ.get(name) == value for name, value in SETTINGS.items()):
+        return
+    os.environ.update(SETTINGS)
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
+
+
+def describe() -> dict[str, str]:
+    """What was measured on, for the head of every report."""
+    names = ["jax", "jaxlib", "numpy", "torch", "autograd", "mygrad", "tensorflow", "tensorflow-cpu", "tinygrad"]
+    found = {"python": platform.python_version(), "machine": f"{_processor()}, {os.cpu_count()} cores"}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    found["load"] = f"{os.getloadavg()[0]:.1f} at the start"
+    return found
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()

@@ -1,0 +1,162 @@
+"""What differs between the JAX releases we support, and nothing else.
+
+Supported: 0.10.2 (the last for Python 3.11) up to 0.12. Each entry names the release that makes
+it necessary, so that it can be deleted when that release is dropped. Public JAX API only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+from jax.extend import source_info_util
+
+
+def jaxpr_parts(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """(open jaxpr, consts) of a ClosedJaxpr (0.10) or of a Jaxpr that carries its consts (0.12).
+
+    A jaxpr with neither (an open one in a parameter) has no consts.
+    """
+    consts = getattr(jaxpr, "consts", None)
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    return inner, list(consts or ())
+
+
+def jaxpr_from_equation(eqn: Any) -> Any:
+    """A closed jaxpr with `eqn` as its only equation and one input for each operand.
+
+    Written into a traced jaxpr of as many inputs and outputs: only tracing gives the debug info that
+    a jaxpr must have (a DeprecationWarning since 0.10).
+    """
+    fresh = jex_core.gensym()
+    invars = [fresh(v.aval) for v in eqn.invars]
+    outvars = [fresh(v.aval) for v in eqn.outvars]
+    eqn = eqn.replace(invars=invars, outvars=outvars)
+    traced, _ = jaxpr_parts(jax.make_jaxpr(lambda *_: (0,) * len(outvars))(*(0,) * len(invars)))
+    return jex_core.ClosedJaxpr(traced.replace(invars=invars, outvars=outvars, eqns=[eqn], effects=eqn.effects), ())
+
+
+def equation_as_function(eqn: Any) -> Callable[..., list[Any]]:
+    """One equation as a function of its operands; reaches custom rules, scans and calls alike."""
+    return jex_core.jaxpr_as_fun(jaxpr_from_equation(eqn))
+
+
+def has_subjaxprs(params: dict[str, Any]) -> bool:
+    return any(True for _ in jex_core.jaxprs_in_params(params))
+
+
+def scan_counts(params: dict[str, Any], n_in: int) -> tuple[int, int]:
+    """(num_consts, num_carry) of a scan; 0.12 has `ft_in` (consts, carry, xs) instead."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def source_line(source_info: Any) -> str:
+    """`file:line` of the user's code an equation came from, or '' when jax did not keep it."""
+    try:
+        summary = source_info_util.summarize(source_info)
+    except Exception:  # a jaxpr made by hand has no source
+        return ""
+    return "" if summary in ("unknown", "<unknown>") else summary
+
+
+_TRACE_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_default_dtype_bits",
+)
+
+
+def trace_context() -> tuple[Any, ...]:
+    """The settings that change what tracing a function gives; part of a plan's key."""
+    return tuple(getattr(jax.config, name, None) for name in _TRACE_SETTINGS)
+
+
+def is_float0(dtype: Any) -> bool:
+    return dtype == jax.dtypes.float0
+
+
+def avals_of(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(jax.typeof(value) for value in values)
+
+
+def one_minus_square(x: Any) -> Any:
+    """1 - x * x, accurate near 1 and -1; a primitive of its own since 0.12."""
+    primitive = getattr(jax.lax, "one_minus_square", None)
+    return (1 + x) * (1 - x) if primitive is None else primitive(x)
+
+
+def varying_axes(value: Any) -> frozenset[Any]:
+    """The mesh axes over which a value, or an aval, varies from device to device inside a shard_map."""
+    aval = value if hasattr(value, "manual_axis_type") else jax.typeof(value)
+    kind = getattr(aval, "manual_axis_type", None)
+    return frozenset() if kind is None else kind.varying
+
+
+def explicit_sharding(aval: Any) -> Any:
+    """The sharding in an aval's type, or None where the mesh leaves shardings to the compiler."""
+    sharding = getattr(aval, "sharding", None)
+    mesh = getattr(sharding, "mesh", None)
+    if mesh is None or mesh.empty or jax.sharding.AxisType.Explicit not in mesh.axis_types:
+        return None
+    return sharding
+
+
+def reshard_like(value: Any, aval: Any) -> Any:
+    """value, laid out as the aval's type says."""
+    sharding = explicit_sharding(aval)
+    if sharding is None or jax.typeof(value).sharding == sharding:
+        return value
+    if sharding.spec.unreduced or sharding.spec.reduced:  # a cotangent of the one kind is of the other
+        return value
+    return jax.sharding.reshard(value, sharding)
+
+
+def stacked_aval(aval: Any, length: int) -> Any:
+    """The aval of `length` values of this aval on a new leading axis (whole on every device)."""
+    sharding = explicit_sharding(aval)
+    if sharding is None:
+        return aval.update(shape=(length, *aval.shape))
+    spec = jax.sharding.PartitionSpec(None, *sharding.spec)
+    return aval.update(shape=(length, *aval.shape), sharding=sharding.update(spec=spec))
+
+
+def as_typed(value: Any, aval: Any) -> Any:
+    """value with the sharding and the varying mesh axes that the aval's type says."""
+    missing = varying_axes(aval) - varying_axes(value)
+    if missing:
+        value = jax.lax.pcast(value, tuple(sorted(missing)), to="varying")
+    return reshard_like(value, aval)
+
+
+_NOTHING = nullcontext()
+
+
+def equation_context(eqn: Any) -> Any:
+    """A context manager that sets what was set where an equation was traced: the mesh, where to compute."""
+    context = getattr(eqn, "ctx", None)
+    if context is None or (context.cur_abstract_mesh.empty and context.compute_type is None):
+        return _NOTHING
+    return context.manager
+
+
+def mesh_context(aval: Any) -> Any:
+    """A context manager that sets the mesh in an aval's type, if there is one."""
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    if mesh is None or mesh.empty or mesh == jax.sharding.get_abstract_mesh():
+        return _NOTHING
+    return jax.sharding.use_abstract_mesh(mesh)
+
+
+def composite_jaxpr(params: dict[str, Any]) -> Any:
+    """The program inside a lax.composite; 0.10 calls it `jaxpr`."""
+    return params["call_jaxpr"] if "call_jaxpr" in params else params["jaxpr"]

@@ -1,0 +1,225 @@
+"""The engine: read the tape backwards, add up derivatives. Start here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tapejax import higher_order, hot
+from tapejax.errors import (
+    ArgumentError,
+    BackwardError,
+    ConsumedTapeError,
+    RequiresGradError,
+    SeedError,
+    WrongTapeError,
+)
+from tapejax.gradients import Gradients
+from tapejax.lazy import Lazy
+from tapejax.modes import enable_grad
+from tapejax.plan import OpAction, x64_for
+from tapejax.tape import Tape, TapeAction, current_tape
+from tapejax.tensor import Tensor, make
+from tapejax.where import user_line
+
+
+def backward(
+    root: Tensor | Sequence[Tensor],
+    seed: Any = None,
+    *,
+    wrt: Tensor | Sequence[Tensor] | None = None,
+    retain_tape: bool = False,
+    create_graph: bool = False,
+    tape: Tape | None = None,
+) -> Gradients:
+    """Gradients of root (or of several roots) with respect to everything it was computed from.
+
+    1. A root that needs no gradient, or that another tape holds, is refused; the tape stays as it was.
+    2. Each root starts with its seed, or with ones.
+    3. The tape is taken, and its actions run in strict reverse order.
+    4. A fresh Gradients is returned. `wrt` keeps only these, drops the rest as soon as it is used,
+       and runs only what leads to them. `retain_tape=True` leaves the tape as it was.
+       `create_graph=True` also records the pass at the end of the tape: the gradients are Tensors
+       that can be differentiated again.
+    5. An action that fails stops the pass with a BackwardError that has lost nothing.
+    """
+    roots, seeds = _pairs(root, seed)
+    tape = current_tape() if tape is None else tape
+    for one in roots:
+        _check_root(one, tape)
+    grads = Gradients()
+    for one, start in zip(roots, seeds, strict=True):
+        with x64_for(one.dtype):
+            given = _seed(one, start)
+        if create_graph:
+            given = start if isinstance(start, Tensor) else make(given, False)
+        grads.add(one.id.number, given)
+    wanted = None if wrt is None else _numbers(wrt)
+    grads._told = {"roots": [one.id.number for one in roots], "wrt": wanted}
+    if create_graph:
+        with tape, enable_grad():
+            run(list(tape.actions), grads, wanted, step=higher_order.step)
+        return grads
+    actions = list(tape.actions) if retain_tape else tape.take_all(by=f"backward() at {user_line()}")
+    run(actions, grads, wanted, alone=not retain_tape)
+    return grads
+
+
+def run(
+    actions: list[TapeAction],
+    grads: Gradients,
+    wanted: set[int] | None = None,
+    *,
+    alone: bool = True,
+    step: Callable[[TapeAction, Gradients], None] | None = None,
+) -> None:
+    """Run actions from the last to the first. Each is let go as soon as it is done.
+
+    wanted: run only the actions that lead from these identities, and keep no other gradient.
+    alone: nobody else holds the actions.
+    step: what to do with an action, if not its own `backward` (see higher_order.py).
+    """
+    leads: list[bool] | None = None
+    only_ops = wanted is None or all([type(action) is OpAction for action in actions])
+    sums = grads._sums
+    while actions:
+        # The ops noted in one block go back together when their structure is known (see hot.py).
+        one_by_one = len(actions)
+        if step is None:
+            one_by_one = hot.run_block(actions, sums, wanted, alone=alone, only_ops=only_ops)
+        for _ in range(one_by_one):
+            action = actions[-1]
+            if wanted is not None and leads is None:
+                leads = leading(wanted, actions)
+            try:
+                if leads is None or leads[len(actions) - 1]:
+                    action.backward(grads) if step is None else step(action, grads)
+            except Exception as cause:
+                raise _failure(action, actions, grads, cause) from cause
+            actions.pop()
+            if wanted is not None:
+                for id in action.outputs or ():
+                    if id.number not in wanted and id not in (action.inputs or ()):
+                        sums.pop(id.number, None)
+    if wanted is not None:
+        for number in [number for number in sums if number not in wanted]:
+            del sums[number]
+
+
+def leading(wanted: set[int], actions: Sequence[TapeAction]) -> list[bool]:
+    """For each action, whether it leads from a wanted identity (or does not tell what it reads)."""
+    reached = set(wanted)
+    leads = []
+    for action in actions:
+        inputs, outputs = action.inputs, action.outputs
+        known = inputs is not None and outputs is not None
+        lead = not known or any(id.number in reached for id in inputs)
+        leads.append(lead)
+        if lead and known:
+            reached.update(id.number for id in outputs)
+    return leads
+
+
+def _failure(action: TapeAction, actions: list[TapeAction], grads: Gradients, cause: Exception) -> BackwardError:
+    index = len(actions) - 1
+    error = BackwardError(
+        f"backward failed in action {index}, {action.name()}: {type(cause).__name__}: {cause}",
+        at=action.line or None,
+        action=repr(action),
+        fix="the cause is chained below; error.gradients and error.actions hold what was done and what was left",
+    )
+    error.gradients, error.actions, error.index, error.failed = grads, list(actions), index, action
+    return error
+
+
+def _pairs(root: Any, seed: Any) -> tuple[list[Tensor], list[Any]]:
+    several = isinstance(root, (list, tuple))
+    roots = list(root) if several else [root]
+    for one in roots:
+        if not isinstance(one, Tensor):
+            raise ArgumentError(
+                f"backward needs a Tensor, not {type(one).__name__}",
+                at=user_line(),
+                fix="compute the root from tapejax.tensor(..., requires_grad=True) with tapejax functions",
+            )
+    if not roots:
+        raise ArgumentError("backward needs at least one root", at=user_line())
+    seeds = list(seed) if several and isinstance(seed, (list, tuple)) else [seed] * len(roots)
+    if several and seed is not None and not isinstance(seed, (list, tuple)):
+        raise SeedError("several roots need a list of seeds", at=user_line(), fix="one seed (or None) per root")
+    if len(seeds) != len(roots):
+        raise SeedError(f"{len(seeds)} seeds for {len(roots)} roots", at=user_line(), fix="one seed (or None) per root")
+    return roots, seeds
+
+
+def _check_root(root: Tensor, tape: Tape) -> None:
+    if not root.requires_grad:
+        raise RequiresGradError(
+            f"requires_grad is False for the root {root.id!r}: nothing was recorded for it",
+            at=user_line(),
+            fix="make an input with requires_grad=True, and compute the root outside of no_grad, detach and stop_gradient",
+        )
+    epoch = getattr(root.id.producer, "epoch", None)
+    if epoch is None or epoch.current() is tape.epoch:
+        return
+    epoch = epoch.current()
+    if epoch.consumed_by is not None:
+        raise ConsumedTapeError(
+            f"the root {root.id!r} was recorded on {epoch.label}, which was consumed by {epoch.consumed_by}",
+            at=user_line(),
+            action=repr(root.id.producer),
+            fix="run the forward again, or keep the tape with backward(..., retain_tape=True)",
+        )
+    raise WrongTapeError(
+        f"the root {root.id!r} was recorded on {epoch.label}, but backward reads {tape.label}",
+        at=user_line(),
+        action=repr(root.id.producer),
+        fix="call that tape's own backward: tape.backward(root)",
+    )
+
+
+def _numbers(wrt: Any) -> set[int]:
+    if isinstance(wrt, (list, tuple)) and all([type(leaf) is Tensor for leaf in wrt]):
+        return {leaf._id.number for leaf in wrt}
+    leaves = jax.tree_util.tree_leaves(wrt, is_leaf=lambda leaf: isinstance(leaf, Tensor))
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor):
+            raise ArgumentError(f"wrt takes Tensors, not {type(leaf).__name__}", at=user_line())
+    return {leaf.id.number for leaf in leaves}
+
+
+_ones: dict[Any, Any] = {}
+
+
+def _seed(root: Tensor, seed: Any) -> Any:
+    if seed is None:
+        return ones_like(root)
+    given = seed.value if isinstance(seed, Tensor) else jnp.asarray(seed)
+    if given.shape != root.shape or (given.dtype != root.dtype and not given.weak_type):
+        raise SeedError(
+            f"the seed is {given.dtype}{list(given.shape)}, the root {root.id!r} is {root.dtype}{list(root.shape)}",
+            at=user_line(),
+            fix="give a seed of the root's shape and dtype, or none for ones",
+        )
+    return given.astype(root.dtype)
+
+
+def ones_like(root: Tensor) -> Any:
+    """Ones of the root's shape, dtype and sharding; made once, since arrays never change."""
+    value = root._value
+    if isinstance(value, jax.core.Tracer):
+        return jnp.ones_like(value)
+    # The sharding of a value that is yet to be computed will be seen to by the program that does it.
+    pending = isinstance(value, Lazy) and value.block is not None
+    key = (root.aval, None if pending else root.value.sharding)
+    found = _ones.get(key)
+    if found is None:
+        if len(_ones) >= 128:
+            _ones.clear()
+        with jax.ensure_compile_time_eval():
+            found = jnp.ones(root.shape, root.dtype)
+            found = _ones[key] = found if pending else jax.device_put(found, root.value.sharding)
+    return found

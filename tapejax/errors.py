@@ -1,0 +1,167 @@
+"""Every exception tapejax raises, worded in one place.
+
+Each message has the same four parts: what happened, where (the user's line), which action or
+argument, and what to do about it. Each class is also a subclass of the builtin people expect, so
+`except ValueError` keeps working for those who do not know tapejax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tapejax.where import user_line
+
+if TYPE_CHECKING:
+    from tapejax.gradients import Gradients
+    from tapejax.tape import TapeAction
+
+
+class TapejaxError(Exception):
+    """The base of all errors raised by tapejax.
+
+    Keeps the four parts of its message as attributes: `what`, `at`, `action`, `fix`.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        at: str | None = None,
+        action: object | None = None,
+        fix: str | None = None,
+    ) -> None:
+        # As text: an error must not keep a program alive, and must be able to leave the process.
+        action = None if action is None else str(action)
+        at = at or user_line()  # not every equation knows where it came from
+        self.what, self.at, self.action, self.fix = what, at, action, fix
+        lines = [what]
+        for label, part in (("at", at), ("action", action), ("fix", fix)):
+            if part:
+                lines.append(f"  {label:<7} {part}")
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self):
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls, args, state):
+    error = cls.__new__(cls, *args)
+    Exception.__init__(error, *args)
+    error.__dict__.update(state)
+    return error
+
+
+# --- the tape and the engine -------------------------------------------------------------------
+
+
+class RequiresGradError(TapejaxError, ValueError):
+    """backward was asked for a root that nothing was recorded for."""
+
+
+class TapeError(TapejaxError, RuntimeError):
+    """An operation on a tape that its state does not allow."""
+
+
+class ConsumedTapeError(TapeError):
+    """The root was made on a tape that has been taken already."""
+
+
+class WrongTapeError(TapeError):
+    """The root was made on a tape that is not the current one."""
+
+
+class SeedError(TapejaxError, ValueError):
+    """A seed whose shape, dtype or number does not fit its root."""
+
+
+class BackwardError(TapejaxError, RuntimeError):
+    """An action failed during backward.
+
+    `gradients` holds what had been accumulated, `actions` the actions that had not run (the failing
+    one last), `index` the place of the failing one on the tape, `failed` the action itself.
+    The original exception is the `__cause__`. In another process (pickled) the identities and the
+    compiled ops mean nothing: there `actions` and `failed` are names, and `gradients` is None.
+    """
+
+    gradients: Gradients | None
+    actions: Sequence[TapeAction | str]
+    index: int
+    failed: TapeAction | str
+
+    def __reduce__(self):
+        names = {"gradients": None, "actions": [str(action) for action in self.actions], "failed": str(self.failed)}
+        return _rebuild, (type(self), self.args, self.__dict__ | names)
+
+
+# --- values ------------------------------------------------------------------------------------
+
+
+class GradientMismatchError(TapejaxError, ValueError):
+    """A gradient whose shape or dtype differs from what is already there."""
+
+
+class GradientCheckError(TapejaxError, AssertionError):
+    """A derivative differs from the finite difference."""
+
+
+class MissingGradientError(TapejaxError, KeyError):
+    """No gradient for this tensor; the message gives the reason."""
+
+    def __str__(self) -> str:  # KeyError would show the repr of the message
+        return self.args[0]
+
+
+class TensorConversionError(TapejaxError, TypeError):
+    """A Tensor was given to something that would drop it from the tape, or data cannot become one."""
+
+
+class ImmutableTensorError(TapejaxError, TypeError):
+    """An attempt to change a Tensor in place."""
+
+
+class ConcreteValueError(TapejaxError, TypeError):
+    """A concrete number was needed from a Tensor that holds a tracer."""
+
+
+class DtypeError(TapejaxError, TypeError):
+    """A dtype that cannot be differentiated was given where a gradient is needed."""
+
+
+class ArgumentError(TapejaxError, TypeError, ValueError):
+    """An argument of the wrong kind."""
+
+
+class ClosureError(TapejaxError, RuntimeError):
+    """A function given to lax.scan and the like reads recorded Tensors in a way that cannot be followed."""
+
+
+class LostGradientError(TapejaxError, TypeError):
+    """A function that is not recorded was given a recorded Tensor, and its result would have lost the gradient."""
+
+
+class RandomStateError(TapejaxError, RuntimeError):
+    """The random generator was used where its state cannot be kept."""
+
+
+# --- the calculus ------------------------------------------------------------------------------
+
+
+class RuleError(TapejaxError):
+    """The base of what can be wrong about a derivative rule."""
+
+
+class MissingRule(RuleError, NotImplementedError):
+    """A primitive has no reverse rule."""
+
+
+class RefusedPrimitive(RuleError, NotImplementedError):
+    """A primitive that cannot be differentiated in reverse, with the reason and the way out."""
+
+
+class RuleSignatureError(RuleError, TypeError):
+    """A rule does not fit its primitive: unknown parameter, wrong number or shape of cotangents."""
+
+
+class UnknownLengthError(RuleError, ValueError):
+    """A while loop of unknown length cannot be differentiated in reverse under a trace."""

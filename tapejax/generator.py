@@ -1,0 +1,128 @@
+"""The generator that hands out random keys: one stream per thread and task, none a copy of another."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tapejax.errors import ArgumentError, RandomStateError
+from tapejax.tape import whoami
+from tapejax.where import user_line
+
+Tracer = jax.core.Tracer
+
+
+class Stream:
+    """A root key, and how many keys were drawn from it."""
+
+    __slots__ = ("children", "count", "owner", "root")
+
+    def __init__(self, root: Any, count: int = 0):
+        self.root, self.count, self.owner = root, count, whoami()
+        self.children: Iterator[int] = itertools.count()
+
+    def draw(self) -> Any:
+        key = jax.random.fold_in(jax.random.fold_in(self.root, 0), self.count)
+        if isinstance(key, Tracer):
+            raise RandomStateError(
+                "the random generator was used under jax.jit, where its key would be the same in every run",
+                at=user_line(),
+                fix="draw the key outside, tapejax.random.next_key(), and pass it in as an argument",
+            )
+        self.count += 1
+        return key
+
+    def child(self) -> Stream:
+        """A stream that shares no key with this one, nor with its other children."""
+        with jax.ensure_compile_time_eval():
+            return Stream(jax.random.fold_in(jax.random.fold_in(self.root, 1), next(self.children)))
+
+
+_stream: ContextVar[Stream | None] = ContextVar("tapejax_random", default=None)
+_lock = threading.Lock()
+_main: Stream | None = None  # the main thread's: threads that inherit no context branch off here
+
+
+def _started(number: int) -> Stream:
+    with jax.ensure_compile_time_eval():
+        return Stream(jax.random.key(number))
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread() and whoami()[1] is None
+
+
+def _main_stream() -> Stream:
+    global _main
+    with _lock:
+        if _main is None:
+            _main = _started(secrets.randbits(31))
+        return _main
+
+
+def current() -> Stream:
+    """The stream of this thread and task: its own, or a new child of the one it found there."""
+    stream = _stream.get()
+    if stream is not None and stream.owner == whoami():
+        return stream
+    if stream is None and _is_main():
+        stream = _main_stream()
+        stream.owner = whoami()
+    else:
+        stream = (stream or _main_stream()).child()
+    _stream.set(stream)
+    return stream
+
+
+def seed(number: int) -> None:
+    """Start this context's stream of random keys anew."""
+    global _main
+    if not isinstance(number, (int, np.integer)):
+        raise ArgumentError(
+            f"a seed is an integer, not {type(number).__name__}", at=user_line(), fix="tapejax.random.seed(0)"
+        )
+    stream = _started(int(number))
+    _stream.set(stream)
+    if _is_main():
+        with _lock:
+            _main = stream
+
+
+def next_key() -> Any:
+    """A new key from this context's stream."""
+    return current().draw()
+
+
+def get_state() -> tuple[str, tuple[int, ...], int]:
+    """The state of this context's stream: plain values, to be kept or written to a file."""
+    stream = current()
+    words = np.asarray(jax.random.key_data(stream.root))
+    return str(jax.random.key_impl(stream.root)), tuple(int(word) for word in words), stream.count
+
+
+def set_state(state: tuple[str, tuple[int, ...], int]) -> None:
+    """Go on from a state that get_state gave."""
+    try:
+        impl, words, count = state
+        root = jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=impl)
+        _stream.set(Stream(root, int(count)))
+    except (TypeError, ValueError) as cause:
+        raise RandomStateError(
+            "this is not a state of the random generator", at=user_line(), fix="set_state takes what get_state returned"
+        ) from cause
+
+
+def is_key(value: Any) -> bool:
+    """A typed key, or the words of one (any uint32 array with dimensions counts as that)."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return False
+    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key)) or (dtype == np.uint32 and value.ndim > 0)

@@ -1,0 +1,160 @@
+"""Gradients: the map that backward fills and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
+from tapejax.tape import TensorId
+from tapejax.tensor import Tensor
+from tapejax.where import user_line
+
+_add = jax.jit(lambda x, y: x + y)
+
+
+class Gradients:
+    """Gradients by tensor. `insert` on a tensor that has one adds the two.
+
+    >>> import tapejax as tj
+    >>> grads, key = tj.Gradients(), tj.TensorId()
+    >>> grads.insert(key, [1.0, 2.0])
+    >>> grads.insert(key, [3.0, 4.0])
+    >>> grads.get(key)
+    Array([4., 6.], dtype=float32)
+    """
+
+    __slots__ = ("_sums", "_told")
+
+    def __init__(self) -> None:
+        self._sums: dict[int, Any] = {}
+        self._told: dict[str, Any] = {}  # what backward was asked, for `explain`
+
+    def get(self, key: Tensor | TensorId, default: Any = None) -> Any:
+        """The gradient, or `default`."""
+        return self._sums.get(_number(key), default)
+
+    def remove(self, key: Tensor | TensorId, default: Any = None) -> Any:
+        """Take the gradient out and return it, or `default`."""
+        return self._sums.pop(_number(key), default)
+
+    def insert(self, key: Tensor | TensorId, gradient: Any) -> None:
+        """File a gradient; add it to the one that is there already, which must be alike."""
+        number = _number(key)
+        if not isinstance(gradient, (jax.Array, Tensor)):
+            gradient = jnp.asarray(gradient)
+        if isinstance(key, Tensor):
+            _check_fits(key, gradient)
+        self.add(number, gradient)
+
+    def add(self, number: int, gradient: Any) -> None:
+        """`insert` by number, for actions: no conversion."""
+        before = self._sums.get(number)
+        if before is None:
+            self._sums[number] = gradient
+            return
+        if before.shape != gradient.shape or before.dtype != gradient.dtype:
+            raise GradientMismatchError(
+                f"a gradient of {_kind(gradient)} cannot be added to one of {_kind(before)}",
+                at=user_line(),
+                action=f"insert(TensorId({number}), ...)",
+                fix="the gradients of one tensor have its own shape and dtype; sum over broadcast axes, convert the dtype",
+            )
+        if isinstance(before, Tensor) or isinstance(gradient, Tensor):
+            self._sums[number] = before + gradient
+        else:
+            self._sums[number] = _add(before, gradient)
+
+    def __getitem__(self, key: Tensor | TensorId) -> Any:
+        found = self._sums.get(_number(key))
+        if found is None:
+            raise MissingGradientError(
+                f"no gradient for {_describe(key)}: {self.explain(key)}",
+                at=user_line(),
+                fix="use grads.get(tensor) where a missing gradient is fine",
+            )
+        return found
+
+    def explain(self, key: Tensor | TensorId) -> str:
+        """Why there is, or is not, a gradient for this tensor."""
+        number = _number(key)
+        if number in self._sums:
+            return f"it has one, {_kind(self._sums[number])}"
+        if isinstance(key, Tensor):
+            if not jnp.issubdtype(key.dtype, jnp.inexact):
+                return f"its dtype is {key.dtype}, and integers and booleans have no gradient"
+            if not key.requires_grad:
+                return "its requires_grad is False (made without requires_grad=True, detached, or under no_grad)"
+        wrt = self._told.get("wrt")
+        if wrt is not None and number not in wrt:
+            return "backward was asked for others only (wrt=...)"
+        if "roots" not in self._told:
+            return "nothing was inserted for it"
+        roots = ", ".join(f"TensorId({root})" for root in self._told["roots"])
+        return (
+            f"no recorded op leads from it to {roots}: it was not used, was used on another tape, "
+            "or every path goes through stop_gradient or detach"
+        )
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, (Tensor, TensorId)) and _number(key) in self._sums
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    def __iter__(self) -> Iterator[TensorId]:
+        return (TensorId(number) for number in self._sums)
+
+    def keys(self) -> list[TensorId]:
+        return list(self)
+
+    def values(self) -> list[Any]:
+        return list(self._sums.values())
+
+    def items(self) -> list[tuple[TensorId, Any]]:
+        return [(TensorId(number), value) for number, value in self._sums.items()]
+
+    def tree(self, tensors: Any) -> Any:
+        """Gradients in the structure of a pytree of tensors; zeros where there is none."""
+
+        def one(leaf):
+            found = self.get(leaf) if isinstance(leaf, Tensor) else None
+            return jnp.zeros_like(leaf.value if isinstance(leaf, Tensor) else leaf) if found is None else found
+
+        return jax.tree_util.tree_map(one, tensors, is_leaf=lambda leaf: isinstance(leaf, Tensor))
+
+    def __repr__(self) -> str:
+        rows = [f"  TensorId({number}): {_kind(value)}" for number, value in self._sums.items()]
+        return "\n".join([f"Gradients of {len(rows)} tensors", *rows])
+
+
+def _number(key: Any) -> int:
+    if isinstance(key, Tensor):
+        return key._id.number
+    if isinstance(key, TensorId):
+        return key.number
+    raise ArgumentError(
+        f"gradients are filed by Tensor or TensorId, not by {type(key).__name__}",
+        at=user_line(),
+        fix="pass the Tensor that backward saw, or its .id",
+    )
+
+
+def _kind(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}"
+
+
+def _describe(key: Any) -> str:
+    return repr(key.id) if isinstance(key, Tensor) else repr(key)
+
+
+def _check_fits(tensor: Tensor, gradient: Any) -> None:
+    if tensor.shape != gradient.shape or tensor.dtype != gradient.dtype:
+        raise GradientMismatchError(
+            f"a gradient of {_kind(gradient)} does not fit {tensor.id!r} of {_kind(tensor)}",
+            at=user_line(),
+            fix="a gradient has its tensor's shape and dtype",
+        )

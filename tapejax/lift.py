@@ -1,0 +1,346 @@
+"""lift: a plain JAX function becomes an op over Tensors.
+
+What a call needs is worked out once and kept in a Plan: the jitted forward, the jitted backward,
+what to keep between them. A plan is found by the kinds of the arguments (aval, needs a gradient)
+and the values of the static ones. Nothing on the way of a second call is decided again.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakSet
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tapejax.block import Block, fusion
+from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError
+from tapejax.lazy import Lazy, force
+from tapejax.plan import OpAction, Plan
+from tapejax.program import Eqn
+from tapejax.reverse import Options
+from tapejax.stepwise import Recorder
+from tapejax.tape import TensorId, current_scope, next_number
+from tapejax.tensor import Tensor, Tracer, make, with_id
+from tapejax.where import user_frame, user_line
+
+is_tensor = lambda leaf: isinstance(leaf, Tensor)
+_x64 = jax.enable_x64
+_tree = jax.tree_util
+
+
+# --- plans: bounded, inspectable, cleared on demand ------------------------------------------------
+
+MAX_PLANS_PER_FUNCTION = 4096
+_lifted: WeakSet[Lifted] = WeakSet()
+
+
+_scalars: dict[tuple[Any, ...], Any] = {}
+
+
+def scalar(value: Any) -> Any:
+    """A Python number as a weakly typed array, made once: cheaper to pass than the number itself."""
+    key = (type(value), value, _x64.value)
+    if not value or type(value) is complex:
+        key = (*key, str(value))  # 0.0 and -0.0 are equal
+    found = _scalars.get(key)
+    if found is None:
+        with jax.ensure_compile_time_eval():
+            found = jnp.asarray(value)
+        if len(_scalars) < 4096 and not isinstance(found, Tracer) and value == value:
+            _scalars[key] = found
+    return found
+
+
+NUMBERS = (bool, int, float, complex)
+
+
+class Lifted:
+    """A JAX function over Tensors; see `lift`."""
+
+    def __init__(self, function, name, static_argnums, static_argnames, options):
+        self.function = function
+        self.name = name
+        self.options = options
+        self.static_argnums, self.static_argnames = static_argnums, static_argnames
+        self.plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._lock = threading.Lock()
+        functools.update_wrapper(self, function)
+        _lifted.add(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        scope = current_scope()
+        # The common calls: one or two Tensors, or nothing but Tensors.
+        if not kwargs:
+            key: Any = None
+            if len(args) == 2:
+                x, y = args
+                if type(x) is Tensor and type(y) is Tensor:
+                    key = (x._kind, y._kind, scope.enabled, _x64.value)
+            elif all([type(arg) is Tensor for arg in args]):
+                key = (*[arg._kind for arg in args], scope.enabled, _x64.value)
+            plan = self.plans.get(key)
+            if plan is not None:
+                return run(plan, args, scope)
+        return self._general(args, kwargs, scope)
+
+    def _general(self, args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
+        leaves, structure = _tree.tree_flatten((args, kwargs), is_leaf=is_tensor)
+        if not any(map(is_tensor, leaves)):
+            return self.function(*args, **kwargs)
+        tensors, key = self._classify(args, kwargs, leaves, structure, scope)
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self._plan(args, kwargs, tensors, key, scope)
+        return run(plan, tensors, scope)
+
+    def at(self, place: Any, tensors: Sequence[Tensor]) -> Any:
+        """Call on Tensors only, recorded as coming from a place inside an opened program."""
+        scope = current_scope()
+        key = (*[t._kind for t in tensors], scope.enabled, _x64.value)
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self._plan(tuple(tensors), {}, tensors, key, scope)
+        return run(plan, tensors, scope, place)
+
+    def _static_leaves(self, args, kwargs) -> list[bool]:
+        marks: list[bool] = []
+        for position, arg in enumerate(args):
+            n = len(_tree.tree_leaves(arg, is_leaf=is_tensor))
+            marks += [position in self.static_argnums] * n
+        for name in sorted(kwargs):
+            n = len(_tree.tree_leaves(kwargs[name], is_leaf=is_tensor))
+            marks += [name in self.static_argnames] * n
+        return marks
+
+    def _classify(self, args, kwargs, leaves, structure, scope):
+        """The dynamic leaves as Tensors, and the key of the plan."""
+        tensors: list[Tensor] = []
+        key: list[Any] = [structure, scope.enabled, _x64.value]
+        for leaf, static in zip(leaves, self._static_leaves(args, kwargs), strict=True):
+            if isinstance(leaf, Tensor):
+                if static:
+                    raise ArgumentError(
+                        f"a static argument of {self.name} is a Tensor", at=user_line(), fix="pass a plain number"
+                    )
+                tensors.append(leaf)
+                key.append(leaf._kind)
+            elif static or not is_data(leaf):
+                key.append((type(leaf), _hashable(leaf, self.name)))
+            else:
+                leaf = as_tensor(leaf)
+                tensors.append(leaf)
+                key.append(leaf._kind)
+        return tensors, tuple(key)
+
+    def _plan(self, args, kwargs, tensors, key, scope) -> Plan:
+        leaves, structure = _tree.tree_flatten((args, kwargs), is_leaf=is_tensor)
+        marks = self._static_leaves(args, kwargs)
+        slots = [
+            None if isinstance(l, Tensor) or (not s and is_data(l)) else l for l, s in zip(leaves, marks, strict=True)
+        ]
+        dynamic = [isinstance(l, Tensor) or (not s and is_data(l)) for l, s in zip(leaves, marks, strict=True)]
+        function = self.function
+
+        def flat(*values):
+            given = iter(values)
+            filled = [next(given) if d else slot for d, slot in zip(dynamic, slots, strict=True)]
+            full_args, full_kwargs = _tree.tree_unflatten(structure, filled)
+            return function(*full_args, **full_kwargs)
+
+        wrt = [scope.enabled and t.requires_grad for t in tensors]
+        plan = Plan(self.name, flat, [t.value for t in tensors], wrt, self.options)
+        with self._lock:
+            self.plans[key] = plan
+            if not kwargs and len(tensors) == len(args) and all(map(is_tensor, args)):
+                self.plans[(*[t._kind for t in tensors], scope.enabled, _x64.value)] = plan
+            while len(self.plans) > MAX_PLANS_PER_FUNCTION:
+                self.plans.popitem(last=False)
+        return plan
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        count = len(set(self.plans.values()))  # one may be filed under two keys
+        return f"<lifted {self.name}, {count} plan{'s' * (count != 1)}>"
+
+
+def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None) -> Any:
+    """Note or run a plan's forward, record it, and return Tensors in the function's own structure."""
+    if scope.bindings is not None:
+        tensors = scope.bindings.resolve(tensors)
+    tape = scope.tape
+    records = plan.records
+    if records and (plan.stepwise or (where is None and tape.detail == "primitives")):
+        if where is not None:  # it was opened already, and cannot be opened further
+            raise UnknownLengthError(
+                f"a while loop of unknown length inside `{plan.name}` cannot be differentiated in reverse here",
+                at=getattr(where, "line", None),
+                action=plan,
+                fix="run it eagerly on concrete values, outside of jit, vmap and shard_map, or use lax.scan",
+            )
+        return run_stepwise(plan, tensors)
+    block = tape.block
+    if block is None or not block.takes_more():
+        block = new_block(tape)
+    deferred = fusion.enabled and not plan.effects
+    values, ids = [], []
+    for tensor in tensors:
+        value = tensor._value
+        if type(value) is Lazy:
+            if value.block is not block:
+                value = value.force()
+        elif isinstance(value, Tracer):
+            deferred = False
+        values.append(value)
+        ids.append(tensor._id)
+    if deferred:
+        results = [Lazy(block)] if plan.single else [Lazy(block) for _ in range(plan.n_results)]
+    else:
+        values = [force(value) for value in values]
+        results = plan.forward(*values)
+        block = None
+        if plan.single:
+            results = (results,)
+        if not scope.enabled and scope.bindings is None and any(tensor.requires_grad for tensor in tensors):
+            results = jax.lax.stop_gradient(results)  # no_grad holds for whoever differentiates a traced program too
+    if not records:
+        if block is not None:
+            block.calls.append((plan, values, None, results, ()))
+        if plan.bare:
+            return with_id(results[0], TensorId(), plan.out_kinds[0])
+        made = [with_id(value, TensorId(), kind) for value, kind in zip(results, plan.out_kinds)]
+        return _tree.tree_unflatten(plan.structure, made)
+    numbers = (next_number(),) if plan.n_out == 1 else tuple([next_number() for _ in range(plan.n_out)])
+    action = OpAction(plan, ids, numbers, plan.keep((*values, *results)), where or user_frame(3), tape.epoch)
+    if block is not None:
+        calls = block.calls
+        action.block, action.index = block, len(calls)
+        calls.append((plan, values, ids, results, numbers))
+        if block.sealed:  # another thread is running the block: the call may have come too late for it
+            action.block = None
+    tape.append(action)
+    if plan.bare:
+        return with_id(results[0], TensorId(numbers[0], action), plan.out_kinds[0])
+    made = [
+        with_id(value, TensorId(number, action if kind.requires_grad else None), kind)
+        for value, number, kind in zip(results, numbers, plan.out_kinds)  # extras follow the outputs
+    ]
+    return _tree.tree_unflatten(plan.structure, made)
+
+
+def new_block(tape: Any) -> Block:
+    """Start a block on a tape; the one before it runs."""
+    if tape.block is not None:
+        tape.block.flush()
+    tape.block = Block()
+    return tape.block
+
+
+def run_stepwise(plan: Plan, tensors: Sequence[Tensor]) -> Any:
+    """Record a plan's program equation by equation (see stepwise)."""
+
+    def apply(key, function, operands, place, name):
+        if isinstance(key, Eqn):
+            key = id(key.origin)  # alive as long as the plan's program is
+        op = plan.steps_cache.get(key)
+        if op is None:
+            op = plan.steps_cache[key] = Lifted(function, name, set(), set(), plan.options)
+        return op.at(place, operands)
+
+    everything = current_scope().tape.detail == "primitives"
+    recorder = Recorder(apply, everything=everything, ignore_custom_rules=plan.options.ignore_custom_rules)
+    return _tree.tree_unflatten(plan.structure, recorder.run(plan.flat_program, tensors))
+
+
+def is_data(leaf: Any) -> bool:
+    """Whether a leaf is numbers (and so an operand), rather than an option."""
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic, *NUMBERS))
+
+
+def as_tensor(leaf: Any) -> Tensor:
+    """A non-Tensor operand as a Tensor that needs no gradient."""
+    if type(leaf) in NUMBERS:
+        return make(scalar(leaf), False)
+    if isinstance(leaf, np.ndarray) and leaf.dtype == object:
+        raise TensorConversionError(
+            "an object array cannot be an operand", at=user_line(), fix="convert it to a numeric dtype first"
+        )
+    return make(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf), False)
+
+
+def _hashable(leaf: Any, name: str) -> Any:
+    try:
+        hash(leaf)
+    except TypeError:
+        raise ArgumentError(
+            f"a {type(leaf).__name__} given to {name} is neither numbers nor hashable",
+            at=user_line(),
+            fix="pass arrays, numbers or hashable options",
+        ) from None
+    return leaf
+
+
+def lift(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    ignore_custom_rules: bool = False,
+    foreign: str = "jax",
+) -> Any:
+    """Make a plain JAX function an op over Tensors, recorded as one action.
+
+    The lifted function takes Tensors, arrays or numbers anywhere in its arguments and returns
+    Tensors in the function's own structure; given no Tensor at all, it is the function itself.
+    Arguments named static, and leaves that are not numbers, are options: a new value makes a new
+    plan. As with jax.jit, what the function closes over is read when a plan is made.
+
+    ignore_custom_rules: differentiate the primal code of custom_jvp and custom_vjp functions.
+    foreign: "error" refuses primitives that only their own jax rule can differentiate.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> norm = tj.lift(lambda x: jnp.sqrt(jnp.sum(x * x)))
+    >>> x = tj.tensor([3.0, 4.0], requires_grad=True)
+    >>> tj.backward(norm(x))[x]
+    Array([0.6, 0.8], dtype=float32)
+    """
+    if function is None:
+        return functools.partial(
+            lift, name=name, static_argnums=static_argnums, static_argnames=static_argnames,
+            ignore_custom_rules=ignore_custom_rules, foreign=foreign,
+        )  # fmt: skip
+    if not callable(function):
+        raise ArgumentError(f"lift takes a function, not {type(function).__name__}", at=user_line())
+    if foreign not in ("jax", "error"):
+        raise ArgumentError(f"unknown policy foreign={foreign!r}", at=user_line(), fix='foreign="jax" or "error"')
+    nums = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
+    names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
+    nums, names = _complete_static(function, nums, names)
+    name = name or getattr(function, "__name__", type(function).__name__)
+    return Lifted(function, name, nums, names, Options(ignore_custom_rules, foreign))
+
+
+def _complete_static(function, nums: set[int], names: set[str]) -> tuple[set[int], set[str]]:
+    """Static positions have names and static names have positions, when the signature tells."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return nums, names
+    kinds = inspect.Parameter
+    for position, parameter in enumerate(parameters):
+        if parameter.kind not in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY):
+            continue
+        if position in nums:
+            names = names | {parameter.name}
+        elif parameter.name in names and parameter.kind is kinds.POSITIONAL_OR_KEYWORD:
+            nums = nums | {position}
+    return nums, names

@@ -1,0 +1,100 @@
+"""no_grad and enable_grad: whether the current tape records."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tapejax.errors import ArgumentError
+from tapejax.tape import Scope, current_scope, set_scope
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _GradMode:
+    """Switch recording off or on: a context manager, and a decorator for functions and generators."""
+
+    __slots__ = ("_outer",)
+    enabled: bool
+
+    def __init__(self) -> None:
+        self._outer: list[Scope] = []
+
+    def __enter__(self) -> None:
+        outer = current_scope()
+        self._outer.append(outer)
+        set_scope(Scope(outer.tape, self.enabled, (outer.thread, outer.task), outer.bindings))
+
+    def __exit__(self, *exc_info: object) -> None:
+        set_scope(self._outer.pop())
+
+    def __call__(self, function: F) -> F:
+        mode = type(self)
+        if inspect.isasyncgenfunction(function):
+            raise ArgumentError(
+                f"@{mode.__name__} cannot wrap the async generator {function.__name__}",
+                fix=f"use `with {mode.__name__}():` around its single steps",
+            )
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def steps(*args, **kwargs):
+                # Entered anew for every step: between the steps the caller's own mode holds.
+                generator = function(*args, **kwargs)
+                resume = functools.partial(next, generator)
+                while True:
+                    try:
+                        with mode():
+                            item = resume()
+                    except StopIteration as stop:
+                        return stop.value
+                    try:
+                        sent = yield item
+                        resume = functools.partial(generator.send, sent)
+                    except GeneratorExit:
+                        with mode():
+                            generator.close()
+                        raise
+                    except BaseException as error:
+                        resume = functools.partial(generator.throw, error)
+
+            return steps  # type: ignore[return-value]
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def awaited(*args, **kwargs):
+                with mode():
+                    return await function(*args, **kwargs)
+
+            return awaited  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def called(*args, **kwargs):
+            with mode():
+                return function(*args, **kwargs)
+
+        return called  # type: ignore[return-value]
+
+
+class no_grad(_GradMode):
+    """Nothing is recorded inside. Also a decorator. Inherited by tasks and threads started inside.
+
+    >>> import tapejax as tj
+    >>> x = tj.tensor(2.0, requires_grad=True)
+    >>> with tj.no_grad():
+    ...     y = x * x
+    >>> y.requires_grad
+    False
+    """
+
+    __slots__ = ()
+    enabled = False
+
+
+class enable_grad(_GradMode):
+    """Record again inside a no_grad."""
+
+    __slots__ = ()
+    enabled = True

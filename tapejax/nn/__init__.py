@@ -1,0 +1,46 @@
+"""jax.nn over Tensors, and what networks need beyond it; each function is a single action.
+
+>>> import tapejax as tj, tapejax.nn as tnn
+>>> logits = tj.tensor([[2.0, 0.0]], requires_grad=True)
+>>> with tj.Tape() as tape:
+...     loss = tnn.cross_entropy(logits, [0])
+>>> len(tape), tape.backward(loss)[logits].round(3)
+(1, Array([[-0.119,  0.119]], dtype=float32))
+"""
+
+from tapejax.generator import next_key as _next_key
+from tapejax.nn import layers as _layers
+from tapejax.surface import mirror as _mirror
+from tapejax.surface.op import Op as _Op
+
+# Each function of `layers` with its options.
+_OPTIONS = {
+    "layer_norm": "axis",
+    "rms_norm": "axis",
+    "group_norm": "groups",
+    "batch_norm": "axis training",
+    "dropout": "shape",
+    "conv": "strides padding dilation groups",
+    "max_pool": "window strides padding",
+    "avg_pool": "window strides padding count_padding",
+    "embedding": "",
+    "cross_entropy": "axis label_smoothing",
+    "binary_cross_entropy": "",
+    "ssm_scan": "axis reverse",
+    "selective_scan": "",
+}
+globals().update(
+    {name: _Op(getattr(_layers, name), name, __name__, options.split()) for name, options in _OPTIONS.items()}
+)
+_dropout = globals().pop("dropout")
+
+
+def dropout(x, rate, *, key=None, shape=None):
+    """x with a share `rate` of its elements set to zero and the rest scaled up.
+
+    key: a random key; by default tapejax.random's generator gives one. shape: of the mask, broadcast to x.
+    """
+    return _dropout(x, rate, key=_next_key() if key is None else key, shape=shape)
+
+
+__getattr__, __dir__, __all__ = _mirror(__name__, globals())

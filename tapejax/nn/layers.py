@@ -1,0 +1,224 @@
+"""What networks need beyond jax.nn, as plain JAX functions; `tapejax.nn` lifts each as a single action.
+
+Images and sequences are channels-last: (batch, *space, channels), kernels (*window, in, out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+Array = jax.Array
+
+
+def _affine(x: Array, scale: Array | None, bias: Array | None) -> Array:
+    if scale is not None:
+        x = x * scale
+    return x if bias is None else x + bias
+
+
+def layer_norm(
+    x: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    *,
+    axis: int | Sequence[int] = -1,
+    epsilon: float = 1e-5,
+) -> Array:
+    """x with mean 0 and variance 1 along axis, times scale plus bias."""
+    mean = jnp.mean(x, axis, keepdims=True)
+    centred = x - mean
+    variance = jnp.mean(jnp.square(centred), axis, keepdims=True)
+    return _affine(centred * lax.rsqrt(variance + epsilon), scale, bias)
+
+
+def rms_norm(x: Array, scale: Array | None = None, *, axis: int | Sequence[int] = -1, epsilon: float = 1e-6) -> Array:
+    """x divided by the root of its mean square along axis, times scale."""
+    return _affine(x * lax.rsqrt(jnp.mean(jnp.square(x), axis, keepdims=True) + epsilon), scale, None)
+
+
+def group_norm(
+    x: Array, groups: int, scale: Array | None = None, bias: Array | None = None, *, epsilon: float = 1e-5
+) -> Array:
+    """layer_norm over space and over each of `groups` groups of channels: x is (batch, *space, channels)."""
+    *lead, channels = x.shape
+    split = x.reshape(*lead, groups, channels // groups)
+    space = (*range(1, len(lead)), len(lead) + 1)
+    return _affine(layer_norm(split, axis=space, epsilon=epsilon).reshape(x.shape), scale, bias)
+
+
+def batch_norm(
+    x: Array,
+    mean: Array,
+    variance: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    *,
+    training: bool = False,
+    momentum: float = 0.9,
+    axis: int | Sequence[int] = -1,
+    epsilon: float = 1e-5,
+) -> tuple[Array, Array, Array]:
+    """(normalised x, mean, variance): with training, by this batch's statistics, mixed into the running ones.
+
+    axis: the axes that keep statistics of their own (the channels); no gradient flows into the running ones.
+    """
+    kept = {a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)}
+    others = tuple(d for d in range(x.ndim) if d not in kept)
+    used_mean, used_variance = mean, variance
+    if training:
+        used_mean = jnp.mean(x, others)
+        used_variance = jnp.mean(jnp.square(x - jnp.expand_dims(used_mean, others)), others)
+        mix = lambda old, new: momentum * old + (1 - momentum) * lax.stop_gradient(new)
+        mean, variance = mix(mean, used_mean), mix(variance, used_variance)
+    wide = lambda stat: jnp.expand_dims(stat, others)
+    y = (x - wide(used_mean)) * lax.rsqrt(wide(used_variance) + epsilon)
+    y = _affine(y, None if scale is None else wide(scale), None if bias is None else wide(bias))
+    return y, lax.stop_gradient(mean), lax.stop_gradient(variance)
+
+
+def dropout(x: Array, rate: float, *, key: Array, shape: Sequence[int] | None = None) -> Array:
+    """x with a share of its elements set to zero and the rest scaled up; shape: of the mask, broadcast to x."""
+    keep = jax.random.bernoulli(key, 1.0 - rate, x.shape if shape is None else tuple(shape))
+    return jnp.where(keep, x / (1.0 - rate), 0)
+
+
+def _spread(value: Any, n: int) -> tuple[int, ...]:
+    return (value,) * n if isinstance(value, int) else tuple(value)
+
+
+def conv(
+    x: Array,
+    kernel: Array,
+    bias: Array | None = None,
+    *,
+    strides: int | Sequence[int] = 1,
+    padding: str | Sequence[tuple[int, int]] = "SAME",
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Array:
+    """Cross-correlation in any number of dimensions: x (batch, *space, in), kernel (*window, in / groups, out)."""
+    n = x.ndim - 2
+    space = "DHW"[-n:] if n <= 3 else "".join(map(str, range(n)))
+    y = lax.conv_general_dilated(
+        x, kernel, _spread(strides, n), padding, rhs_dilation=_spread(dilation, n), feature_group_count=groups,
+        dimension_numbers=(f"N{space}C", f"{space}IO", f"N{space}C"),
+    )  # fmt: skip
+    return _affine(y, None, bias)
+
+
+def _windows(x: Array, window: Any, strides: Any, padding: Any) -> tuple[Any, Any, Any]:
+    n = x.ndim - 2
+    window = _spread(window, n)
+    strides = window if strides is None else _spread(strides, n)
+    padding = padding if isinstance(padding, str) else [(0, 0), *padding, (0, 0)]
+    return (1, *window, 1), (1, *strides, 1), padding
+
+
+def max_pool(x: Array, window: int | Sequence[int], *, strides: Any = None, padding: Any = "VALID") -> Array:
+    """The largest element of each window; x is (batch, *space, channels), strides default to the window."""
+    lowest = -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
+    return lax.reduce_window(x, np.array(lowest, x.dtype), lax.max, *_windows(x, window, strides, padding))
+
+
+def avg_pool(
+    x: Array, window: int | Sequence[int], *, strides: Any = None, padding: Any = "VALID", count_padding: bool = False
+) -> Array:
+    """The mean of each window; what was padded counts only with count_padding."""
+    windows = _windows(x, window, strides, padding)
+    zero = np.zeros((), x.dtype)  # a known zero: jax then sees a sum, and not just any function
+    sums = lax.reduce_window(x, zero, lax.add, *windows)
+    if count_padding:
+        size = 1
+        for extent in windows[0]:
+            size *= extent
+        return sums / size
+    return sums / lax.reduce_window(jnp.ones(x.shape, x.dtype), zero, lax.add, *windows)
+
+
+def embedding(table: Array, ids: Array) -> Array:
+    """The rows of a table, one for each id; an id outside of the table gives NaN."""
+    return jnp.take(table, ids, axis=0)
+
+
+def _reduced(losses: Array, where: Array | None, reduction: str) -> Array:
+    if reduction == "none":
+        return losses if where is None else jnp.where(where, losses, 0)
+    if reduction == "sum":
+        return jnp.sum(losses, where=where)
+    if reduction == "mean":
+        return jnp.mean(losses, where=where)
+    raise ValueError(f'reduction is "mean", "sum" or "none", not {reduction!r}')
+
+
+def cross_entropy(
+    logits: Array,
+    labels: Array,
+    *,
+    axis: int = -1,
+    where: Array | None = None,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Array:
+    """-log softmax(logits) at the labels: integers, or probabilities of the shape of the logits.
+
+    where: which examples count. The gradient is (softmax - labels), with no logarithm of a small number in sight.
+    """
+    log_probabilities = jax.nn.log_softmax(logits, axis)
+    labels = jnp.asarray(labels)
+    if jnp.issubdtype(labels.dtype, jnp.integer):
+        picked = jnp.take_along_axis(log_probabilities, jnp.expand_dims(labels, axis), axis)
+        losses = -jnp.squeeze(picked, axis)
+        if label_smoothing:
+            losses = (1 - label_smoothing) * losses - label_smoothing * jnp.mean(log_probabilities, axis)
+    else:
+        if label_smoothing:
+            labels = (1 - label_smoothing) * labels + label_smoothing / logits.shape[axis]
+        losses = -jnp.sum(labels * log_probabilities, axis)
+    return _reduced(losses, where, reduction)
+
+
+def binary_cross_entropy(logits: Array, labels: Array, *, where: Array | None = None, reduction: str = "mean") -> Array:
+    """-log sigmoid(logits) where labels are 1, -log sigmoid(-logits) where they are 0."""
+    losses = jax.nn.softplus(logits) - logits * labels
+    return _reduced(losses, where, reduction)
+
+
+def ssm_scan(a: Array, b: Array, x: Array, h0: Array | None = None, *, axis: int = 0, reverse: bool = False) -> Array:
+    """All states h_t = a_t h_{t-1} + b_t x_t along axis, elementwise, in logarithmic depth.
+
+    a, b and x are broadcast against each other; h0 (default zero) has their shape without the axis.
+    """
+    a, inputs = jnp.broadcast_arrays(a, b * x)
+    if h0 is not None:
+        first = -1 if reverse else 0
+        index = (slice(None),) * (axis % a.ndim) + (first,)
+        inputs = inputs.at[index].add(a[index] * h0)
+
+    def after(early, late):
+        (a_early, h_early), (a_late, h_late) = early, late
+        return a_late * a_early, a_late * h_early + h_late
+
+    _, states = lax.associative_scan(after, (a, inputs), reverse=reverse, axis=axis)
+    return states
+
+
+def selective_scan(
+    x: Array, delta: Array, A: Array, B: Array, C: Array, D: Array | None = None, h0: Array | None = None
+) -> tuple[Array, Array]:
+    """(outputs, last state) of a selective state space model.
+
+        h_t = exp(delta_t A) h_{t-1} + delta_t B_t x_t        y_t = C_t h_t + D x_t
+
+    x and delta are (..., time, channels), A is (channels, state), B and C are (..., time, state), D is (channels,),
+    h0 and the last state are (..., channels, state).
+    """
+    decay = jnp.exp(delta[..., None] * A)
+    states = ssm_scan(decay, B[..., None, :] * delta[..., None], x[..., None], h0, axis=-3)
+    y = jnp.einsum("...tcs,...ts->...tc", states, C)
+    return (y if D is None else y + D * x), states[..., -1, :, :]

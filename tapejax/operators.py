@@ -1,0 +1,396 @@
+"""Operators, indexing and ndarray methods of Tensor, from tables: each is a lifted jax function.
+
+The tables are data; what a Tensor can do is what jax arrays can do, with jax's own signatures.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tapejax.errors import ArgumentError, TensorConversionError
+from tapejax.lift import NUMBERS, Lifted, is_data, lift
+from tapejax.tensor import Tensor
+from tapejax.where import user_line
+
+BINARY = {
+    "add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "truediv": jnp.true_divide,
+    "floordiv": jnp.floor_divide, "mod": jnp.mod, "divmod": jnp.divmod, "pow": jnp.power, "matmul": jnp.matmul,
+    "and": jnp.bitwise_and, "or": jnp.bitwise_or, "xor": jnp.bitwise_xor,
+    "lshift": jnp.left_shift, "rshift": jnp.right_shift,
+}  # fmt: skip
+COMPARISONS = {
+    "eq": jnp.equal, "ne": jnp.not_equal, "lt": jnp.less, "le": jnp.less_equal,
+    "gt": jnp.greater, "ge": jnp.greater_equal,
+}  # fmt: skip
+UNARY = {"neg": jnp.negative, "pos": jnp.positive, "abs": jnp.abs, "invert": jnp.bitwise_not}
+
+# ndarray methods: jax's function of the same name, and which of its arguments are options.
+METHODS = {
+    "sum": ("axis", "dtype", "keepdims", "promote_integers"),
+    "mean": ("axis", "dtype", "keepdims"),
+    "max": ("axis", "keepdims"),
+    "min": ("axis", "keepdims"),
+    "prod": ("axis", "dtype", "keepdims", "promote_integers"),
+    "var": ("axis", "dtype", "ddof", "keepdims", "correction"),
+    "std": ("axis", "dtype", "ddof", "keepdims", "correction"),
+    "all": ("axis", "keepdims"),
+    "any": ("axis", "keepdims"),
+    "argmax": ("axis", "keepdims"),
+    "argmin": ("axis", "keepdims"),
+    "argsort": ("axis", "kind", "order", "stable", "descending"),
+    "sort": ("axis", "kind", "order", "stable", "descending"),
+    "cumsum": ("axis", "dtype"),
+    "cumprod": ("axis", "dtype"),
+    "ptp": ("axis", "keepdims"),
+    "squeeze": ("axis",),
+    "ravel": ("order",),
+    "swapaxes": ("axis1", "axis2"),
+    "repeat": ("repeats", "axis", "total_repeat_length"),
+    "take": ("axis", "mode", "unique_indices", "indices_are_sorted"),
+    "round": ("decimals",),
+    "clip": (),
+    "dot": ("precision", "preferred_element_type"),
+    "conj": (),
+    "conjugate": (),
+    "trace": ("offset", "axis1", "axis2", "dtype"),
+    "diagonal": ("offset", "axis1", "axis2"),
+    "searchsorted": ("side", "sorter", "method"),
+    "compress": ("axis", "size"),
+    "choose": ("mode",),
+    "nonzero": ("size",),
+}
+
+
+def _operand(value: Any) -> bool:
+    return isinstance(value, Tensor) or is_data(value)
+
+
+def _binary(name: str, op: Lifted) -> tuple[Callable, Callable]:
+    def forward(self, other):
+        if type(other) is Tensor or _operand(other):
+            return op(self, other)
+        return _not_an_operand(name, other)
+
+    def reflected(self, other):
+        if _operand(other):
+            return op(other, self)
+        return _not_an_operand(name, other)
+
+    return forward, reflected
+
+
+def _not_an_operand(name: str, other: Any) -> Any:
+    if isinstance(other, (list, tuple, str, bytes)):
+        raise TensorConversionError(
+            f"`{name}` of a Tensor and a {type(other).__name__}",
+            at=user_line(),
+            fix="convert it first: tapejax.tensor(data), or tapejax.numpy.stack([...]) for Tensors in a list",
+        )
+    return NotImplemented
+
+
+def _install(name: str, function: Callable[..., Any]) -> None:
+    function.__name__ = name
+    function.__qualname__ = f"Tensor.{name}"
+    setattr(Tensor, name, function)
+
+
+# A Python int as exponent is an option, as it is for jax: x**2 is x*x, with no pow in sight.
+_integer_power = lift(lambda x, *, exponent: x**exponent, name="power", static_argnames="exponent")
+OPS: dict[str, Lifted] = {}
+
+
+def _install_operators() -> None:
+    for name, function in (BINARY | COMPARISONS).items():
+        op = OPS[name] = lift(function, name=function.__name__)
+        forward, reflected = _binary(name, op)
+        _install(f"__{name}__", forward)
+        if name in BINARY:
+            _install(f"__r{name}__", reflected)
+    for name, function in UNARY.items():
+        op = OPS[name] = lift(function, name=function.__name__)
+        _install(f"__{name}__", lambda self, op=op: op(self))
+
+    power, reflected_power = Tensor.__pow__, Tensor.__rpow__
+
+    def __pow__(self, other, modulo=None):
+        if modulo is not None:
+            raise ArgumentError("pow() with a modulus is not defined for Tensors", at=user_line())
+        if type(other) is int:
+            return _integer_power(self, exponent=other)
+        return power(self, other)
+
+    _install("__pow__", __pow__)
+    _install("__rpow__", reflected_power)
+
+
+def _install_methods() -> None:
+    for name, options in METHODS.items():
+        op = lift(getattr(jnp, name), name=name, static_argnames=options)
+        OPS.setdefault(name, op)
+
+        def method(self, *args, op=op, **kwargs):
+            return op(self, *args, **kwargs)
+
+        method.__doc__ = f"See jax.numpy.{name}."
+        _install(name, method)
+
+
+# --- those whose signature is the method's own ------------------------------------------------------
+
+_reshape = lift(
+    lambda x, *, shape, order: jnp.reshape(x, shape, order), name="reshape", static_argnames=("shape", "order")
+)
+_transpose = lift(lambda x, *, axes: jnp.transpose(x, axes), name="transpose", static_argnames="axes")
+_astype = lift(lambda x, *, dtype: jnp.astype(x, dtype), name="astype", static_argnames="dtype")
+_matrix_transpose = lift(jnp.matrix_transpose, name="matrix_transpose")
+_view = lift(lambda x, *, dtype: x.view(dtype), name="view", static_argnames="dtype")
+_real = lift(jnp.real, name="real")
+_imag = lift(jnp.imag, name="imag")
+
+
+def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
+    if len(shape) == 1 and not isinstance(shape[0], (int, np.integer, Tensor)):
+        shape = tuple(shape[0])
+    return tuple(operator.index(size) for size in shape)
+
+
+def reshape(self, *shape, order="C"):
+    """See jax.numpy.reshape; the shape may be given as one tuple or as numbers."""
+    return _reshape(self, shape=_sizes(shape), order=order)
+
+
+def transpose(self, *axes):
+    """See jax.numpy.transpose."""
+    if not axes or axes == (None,):
+        return _transpose(self, axes=None)
+    return _transpose(self, axes=_sizes(axes))
+
+
+def astype(self, dtype):
+    """The values in another dtype; gradients come back in this one."""
+    if dtype not in NUMBERS:  # `int` means jax's default integer, `int64` that very one
+        dtype = jnp.dtype(dtype)
+    return _astype(self, dtype=dtype)
+
+
+def view(self, dtype):
+    """The same bits as another dtype (no gradient flows through that)."""
+    return _view(self, dtype=jnp.dtype(dtype))
+
+
+def flatten(self, order="C"):
+    """See jax.numpy.ravel."""
+    return self.ravel(order=order)
+
+
+def iterate(self):
+    if not self.shape:
+        raise TypeError("iteration over a Tensor with no dimensions")
+    return (self[i] for i in range(self.shape[0]))
+
+
+# --- indexing ----------------------------------------------------------------------------------------
+
+
+class Pattern:
+    """The structure of an index: everything about it but the numbers that may differ from call to call."""
+
+    __slots__ = ("_key", "parts")
+
+    def __init__(self, parts: tuple[Any, ...]):
+        self.parts = parts
+        self._key = tuple((p.start, p.stop, p.step) if isinstance(p, slice) else (type(p), p) for p in parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pattern) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+HOLE = "hole"  # a part of the index that is an operand: an array, or an integer
+
+
+class Window(int):
+    """A slice of this length whose start is an operand, so that x[i:i+n] is one plan for every i."""
+
+
+def split_index(shape: tuple[int, ...], index: Any) -> tuple[Pattern, list[Any]]:
+    """An index as its pattern and its operands, checked against the shape."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    parts = [jnp.asarray(part) if isinstance(part, list) else part for part in parts]
+    parts = [opened for part in parts for opened in _open_mask(part)]
+    consumed = sum(1 for part in parts if part is not None and part is not Ellipsis)
+    if consumed > len(shape):
+        raise IndexError(f"{consumed} indices for a Tensor with {len(shape)} dimensions")
+    pattern, operands, axis = [], [], 0
+    for part in parts:
+        if part is None or isinstance(part, (bool, np.bool_)):
+            pattern.append(None if part is None else bool(part))
+            continue
+        if part is Ellipsis:
+            pattern.append(part)
+            axis += len(shape) - consumed
+            continue
+        if isinstance(part, slice):
+            pattern.append(_window(part, shape[axis], operands))
+        elif isinstance(part, (int, np.integer)):
+            size = shape[axis]
+            if not -size <= part < size:  # jax would clamp in silence
+                raise IndexError(f"index {part} is out of bounds for axis {axis} with size {size}")
+            pattern.append(HOLE)
+            operands.append(int(part) % size)
+        elif isinstance(part, (Tensor, jax.Array, np.ndarray)):
+            pattern.append(HOLE)
+            operands.append(part)
+        else:
+            raise ArgumentError(
+                f"a Tensor cannot be indexed by {type(part).__name__}",
+                at=user_line(),
+                fix="use integers, slices, None, ..., integer or boolean arrays",
+            )
+        axis += 1
+    return Pattern(tuple(pattern)), operands
+
+
+def _window(part: slice, size: int, operands: list[Any]) -> Any:
+    bounds = [None if b is None else operator.index(b) for b in (part.start, part.stop, part.step)]
+    start, stop, step = slice(*bounds).indices(size)
+    if step != 1 or (start == 0 and stop >= size) or stop <= start:
+        return slice(*bounds)
+    operands.append(start)
+    return Window(stop - start)
+
+
+def _open_mask(part: Any) -> list[Any]:
+    """A boolean mask picks a number of elements that only its values tell: integer arrays instead."""
+    if not (isinstance(part, (Tensor, jax.Array, np.ndarray)) and part.dtype == bool):
+        return [part]
+    value = part.value if isinstance(part, Tensor) else part
+    if isinstance(value, jax.core.Tracer):
+        raise ArgumentError(
+            "a boolean mask under jit, vmap or grad gives a result of unknown size",
+            at=user_line(),
+            fix="tapejax.numpy.where(mask, x, 0) keeps the shape",
+        )
+    return [jnp.asarray(found) for found in np.nonzero(np.asarray(value))]
+
+
+def joined(x: Any, pattern: Pattern, operands: tuple[Any, ...]) -> tuple[Any, Any]:
+    """(array, index) such that array[index] is what was asked for; windows are cut out first."""
+    given = iter(operands)
+    consumed = sum(
+        1 for part in pattern.parts if part is not None and part is not Ellipsis and not isinstance(part, bool)
+    )
+    index, axis = [], 0
+    for part in pattern.parts:
+        if isinstance(part, Window):
+            x = jax.lax.dynamic_slice_in_dim(x, next(given), int(part), axis)
+            part = slice(None)
+        elif part is HOLE:
+            part = next(given)
+        index.append(part)
+        if part is Ellipsis:
+            axis += x.ndim - consumed
+        elif part is not None and not isinstance(part, bool):
+            axis += 1
+    return x, tuple(index)
+
+
+def _gather(x, *operands, pattern):
+    x, index = joined(x, pattern, operands)
+    return x[index]
+
+
+_getitem = lift(_gather, name="getitem", static_argnames="pattern")
+
+
+def getitem(self, index):
+    pattern, operands = split_index(self.shape, index)
+    return _getitem(self, *operands, pattern=pattern)
+
+
+class At:
+    """x.at[index].set(value) and friends, as jax has them; each is recorded."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor):
+        self.tensor = tensor
+
+    def __getitem__(self, index: Any) -> AtIndex:
+        return AtIndex(self.tensor, index)
+
+
+class AtIndex:
+    """The place that an x.at[index] means."""
+
+    __slots__ = ("index", "tensor")
+
+    def __init__(self, tensor: Tensor, index: Any):
+        self.tensor, self.index = tensor, index
+
+    def _parts(self) -> tuple[Pattern, list[Any]]:
+        # Where elements are written a window stays a slice: its numbers are part of the pattern.
+        parts = self.index if isinstance(self.index, tuple) else (self.index,)
+        slices = [part for part in parts if isinstance(part, slice)]
+        pattern, operands = split_index(
+            self.tensor.shape, tuple(slice(None) if isinstance(p, slice) else p for p in parts)
+        )
+        given = iter(slices)
+        return Pattern(tuple(next(given) if isinstance(p, slice) else p for p in pattern.parts)), operands
+
+    def get(self, **options: Any) -> Tensor:
+        pattern, operands = self._parts()
+        return _at_get(self.tensor, *operands, pattern=pattern, options=tuple(sorted(options.items())))
+
+    def apply(self, function: Callable[[Any], Any], **options: Any) -> Tensor:
+        """A function over jax values applied where the index points."""
+        return self.set(lift(function)(self.get(**options)), **options)  # type: ignore[attr-defined]
+
+
+def _get_at(x, *operands, pattern, options):
+    _, index = joined(x, pattern, operands)
+    return x.at[index].get(**dict(options))
+
+
+_at_get = lift(_get_at, name="at_get", static_argnames=("pattern", "options"))
+
+
+def _at_method(name: str):
+    def update(x, value, *operands, pattern, options):
+        _, index = joined(x, pattern, operands)
+        return getattr(x.at[index], name)(value, **dict(options))
+
+    op = lift(update, name=f"at_{name}", static_argnames=("pattern", "options"))
+
+    def method(self, value, **options):
+        value = jnp.asarray(value) if isinstance(value, (list, tuple)) else value
+        pattern, operands = self._parts()
+        return op(self.tensor, value, *operands, pattern=pattern, options=tuple(sorted(options.items())))
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("set", "add", "subtract", "multiply", "mul", "divide", "power", "min", "max"):
+    setattr(AtIndex, _name, _at_method(_name))
+
+_install_operators()
+_install_methods()
+for _function in (reshape, transpose, astype, view, flatten):
+    _install(_function.__name__, _function)
+_install("__getitem__", getitem)
+_install("__iter__", iterate)
+Tensor.T = property(lambda self: _transpose(self, axes=None), doc="The axes reversed.")  # type: ignore[attr-defined]
+Tensor.mT = property(lambda self: _matrix_transpose(self), doc="The last two axes swapped.")  # type: ignore[attr-defined]
+Tensor.real = property(lambda self: _real(self), doc="The real part.")  # type: ignore[attr-defined]
+Tensor.imag = property(lambda self: _imag(self), doc="The imaginary part.")  # type: ignore[attr-defined]
+Tensor.at = property(At, doc="x.at[i].set(v), .add(v), .multiply(v) ...: a changed copy.")  # type: ignore[attr-defined]

@@ -1,0 +1,270 @@
+"""Plan: all that is decided once about an op; OpAction: what the op leaves on the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from operator import itemgetter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tapejax import compat
+from tapejax.errors import ConsumedTapeError, UnknownLengthError
+from tapejax.lazy import force
+from tapejax.program import Program, trace
+from tapejax.reverse import Options, Reversed, reverse
+from tapejax.stepwise import Place
+from tapejax.tape import TapeAction, TensorId
+from tapejax.tensor import Kind
+from tapejax.where import line_of
+
+_tree = jax.tree_util
+_x64 = jax.enable_x64
+_LEAF = _tree.tree_structure(0)
+
+
+class Plan:
+    """All that is decided once for a function at given kinds of arguments.
+
+    forward(*values) -> the outputs, then the extras (one bare array if there is only one)
+    backward(*kept, *cts) -> a tuple with one gradient per input that needs one
+    """
+
+    __slots__ = (
+        "_programs", "all_wrt", "backward", "bare", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
+        "keeps_all_inputs", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "records", "reversed",
+        "single", "steps_cache", "stepwise", "structure", "wrt", "x64",
+    )  # fmt: skip
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], values: Sequence[Any], wrt: Sequence[bool], options: Options
+    ):
+        self.name, self.function, self.options = name, function, options
+        self.op = camel(name)
+        self.x64 = _x64.value
+        self.stepwise = False
+        self._programs: dict[tuple[Any, ...], Any] = {}
+        self.examples = [jax.typeof(value) for value in values]
+        program, self.structure = trace(function, values, ignore_custom_rules=options.ignore_custom_rules)
+        self.flat_program = program
+        self.steps_cache: dict[Any, Any] = {}
+        self.wrt = tuple(wrt)
+        self.n_in, self.n_out = len(values), len(program.outputs)
+        self.records = any(wrt)
+        self.effects = any(eqn.has_effects for eqn in program.eqns)
+        self.foreign: tuple[str, ...] = ()
+        self.reversed: Reversed | None = None
+        self.keep = _nothing
+        self.keeps_all_inputs = False
+        n_extra = 0
+        if self.records:
+            n_extra = self._differentiate(program)
+        if not self.records:
+            self.out_kinds = tuple(Kind.of(aval, False) for aval in program.out_avals)
+        if self.reversed is None:
+            self._programs[compat.trace_context()] = program
+        self.all_wrt = all(self.wrt)
+        self.pick_wrt = _picker([i for i, wanted in enumerate(self.wrt) if wanted])
+        self.n_ids = sum(self.wrt) if self.records else 0
+        self.n_results = self.n_out + n_extra
+        self.single = self.n_results == 1
+        self.bare = self.n_out == 1 and self.structure == _LEAF  # returns an array, not a tuple or dict of them
+        self.forward = _jit(self._run_forward, name)
+
+    def _differentiate(self, program: Program) -> int:
+        """Decide what to keep; the number of extras."""
+        try:
+            reversed_ = reverse(program, self.wrt, self.options)
+        except UnknownLengthError:
+            self.stepwise = True  # a loop that can only be followed step by step, on concrete values
+            self.out_kinds = ()
+            return 0
+        if not any(reversed_.depends):
+            self.records = False
+            return 0
+        self._programs[compat.trace_context()] = reversed_
+        self.reversed = reversed_
+        self.foreign = reversed_.foreign
+        self.out_kinds = tuple(Kind.of(aval, d) for aval, d in zip(program.out_avals, reversed_.depends, strict=True))
+        n_extra = len(reversed_.extras)
+        chosen = [*reversed_.saves_in, *(self.n_in + i for i in reversed_.saves_out)]
+        chosen += [self.n_in + self.n_out + i for i in range(n_extra)]
+        self.n_read = len(chosen)
+        # The derivative of a backward that reads extras needs the inputs they were made from: kept too, last.
+        self.keeps_all_inputs = n_extra > 0
+        if n_extra:
+            chosen += [i for i in range(self.n_in) if i not in reversed_.saves_in]
+        self.keep = _picker(chosen)
+        self.backward = _jit(self._run_backward, f"{self.name}_backward")
+        return n_extra
+
+    def program(self, values: Sequence[Any]) -> Any:
+        """The program under jax's present settings (precision and the like): Reversed if the plan has a derivative.
+
+        The function itself is not called again under the settings it was traced with: a call may run
+        late, when what the function closes over has changed.
+        """
+        context = compat.trace_context()
+        found = self._programs.get(context)
+        if found is None:
+            found, _ = trace(self.function, values, ignore_custom_rules=self.options.ignore_custom_rules)
+            if self.reversed is not None:
+                found = reverse(found, self.wrt, self.options)
+            self._programs[context] = found
+        return found
+
+    def _run_forward(self, *values):
+        if self.reversed is None:
+            results = self.program(values).run(*values)
+        else:
+            outputs, extras = self.program(values).forward(*values)
+            results = [*outputs, *extras]
+        return results[0] if self.single else tuple(results)
+
+    def _run_backward(self, *arguments):
+        kept, cts = arguments[: self.n_read], arguments[-self.n_out :]
+        reversed_ = self.program([jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in self.examples])
+        found = reversed_.backward(kept, cts)
+        zeros = lambda aval: jnp.zeros(aval.shape, aval.dtype)
+        return tuple(
+            zeros(aval) if ct is None else ct
+            for ct, aval, wanted in zip(found, self.examples, self.wrt, strict=True)
+            if wanted
+        )
+
+    def __repr__(self) -> str:
+        return f"Plan({self.name}: {', '.join(a.str_short() for a in self.examples)})"
+
+
+def camel(name: str) -> str:
+    return "".join(part[:1].upper() + part[1:] for part in name.strip("_<>").split("_")) or "Op"
+
+
+def _nothing(values: Sequence[Any]) -> tuple[Any, ...]:
+    return ()
+
+
+def _picker(positions: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    if not positions:
+        return _nothing
+    if len(positions) == 1:
+        (only,) = positions
+        return lambda values: (values[only],)
+    return itemgetter(*positions)
+
+
+def _jit(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def run(*values):
+        return function(*values)
+
+    run.__name__ = run.__qualname__ = name  # what profilers and XLA dumps show
+    return jax.jit(run, inline=True)  # within a larger program its equations are the program's own: less to lower
+
+
+class OpAction(TapeAction):
+    """What a lifted op leaves on the tape.
+
+    kept: what its backward reads (arrays, or values that a block has yet to compute).
+    block, index: the block that noted the call, if any, and which of its calls it was.
+    """
+
+    __slots__ = ("__weakref__", "block", "epoch", "index", "inputs", "kept", "numbers", "plan", "where")
+    reachable = True  # its outputs' identities keep it alive: an ambient tape may hold it weakly
+
+    plan: Plan
+    inputs: Sequence[TensorId]
+    numbers: tuple[int, ...]
+    kept: tuple[Any, ...] | None
+
+    def __init__(self, plan, inputs, numbers, kept, where, epoch, block=None, index=0):
+        self.block = block
+        self.index = index
+        self.plan = plan
+        self.inputs = inputs
+        self.numbers = numbers
+        self.kept = kept
+        self.where = where
+        self.epoch = epoch
+
+    @property
+    def outputs(self) -> tuple[TensorId, ...]:
+        return tuple(TensorId(number) for number in self.numbers)
+
+    @property
+    def sequence(self) -> int:
+        return self.numbers[0]
+
+    @property
+    def op(self) -> str:
+        return self.plan.op
+
+    @property
+    def line(self) -> str:
+        """`file:line` of the call, or of the equation inside the function that was opened."""
+        return self.where.line if isinstance(self.where, Place) else line_of(self.where)
+
+    @property
+    def steps(self) -> tuple[tuple[str, int], ...]:
+        """The loop steps it belongs to, outermost first: (("scan", 3),)."""
+        return self.where.steps if isinstance(self.where, Place) else ()
+
+    @property
+    def foreign(self) -> bool:
+        """Whether its derivative is jax's own rather than ours."""
+        return bool(self.plan.foreign)
+
+    def name(self) -> str:
+        return f"{self.plan.op}({', '.join(map(repr, self.inputs))})"
+
+    def __repr__(self) -> str:
+        outputs = " ".join(f"%{number}" for number in self.numbers)
+        inputs = " ".join(f"%{id.number}" for id in self.inputs)
+        steps = "".join(f" {loop}[{step}]" for loop, step in self.steps)
+        return f"{outputs} = {self.plan.name} {inputs}{steps}{' (foreign)' * self.foreign}"
+
+    def backward(self, grads) -> None:
+        if _x64.value is self.plan.x64:
+            self._pull(grads)
+            return
+        with _x64(self.plan.x64):  # as it was in the forward
+            self._pull(grads)
+
+    def _pull(self, grads) -> None:
+        sums = grads._sums
+        numbers = self.numbers
+        plan = self.plan
+        cts = [sums.get(number) for number in numbers]
+        if plan.n_out == 1:
+            if cts[0] is None:
+                return
+        elif all(ct is None for ct in cts):
+            return
+        else:
+            cts = [zeros_for(kind.aval) if ct is None else ct for ct, kind in zip(cts, plan.out_kinds, strict=True)]
+        if self.kept is None:
+            raise ConsumedTapeError(
+                f"{self.name()} has let go of what its backward reads: its tape was consumed",
+                at=self.line,
+                action=repr(self),
+                fix="run the forward again, or keep the tape with backward(..., retain_tape=True)",
+            )
+        kept = [force(value) for value in self.kept]
+        for id, gradient in zip(self.differentiable_inputs(), plan.backward(*kept, *cts), strict=True):
+            grads.add(id.number, gradient)
+
+    def differentiable_inputs(self) -> list[TensorId]:
+        return [id for id, wanted in zip(self.inputs, self.plan.wrt, strict=True) if wanted]
+
+
+def zeros_for(aval: Any) -> Any:
+    if not jnp.issubdtype(aval.dtype, jnp.inexact):
+        return jnp.zeros((), jnp.float32)  # never read: no cotangent goes through an integer
+    return jnp.zeros(aval.shape, aval.dtype)
+
+
+def x64_for(dtype: Any) -> AbstractContextManager[Any]:
+    """A context in which numbers of this dtype can be made, whatever the caller's setting."""
+    wide = jnp.issubdtype(dtype, jnp.inexact) and jnp.finfo(dtype).bits == 64
+    return _x64(True) if wide and not _x64.value else nullcontext()

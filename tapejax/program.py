@@ -1,0 +1,177 @@
+"""A jaxpr as a flat list of steps over numbered slots.
+
+jaxprs nest (`jit`, `closed_call`) and share inner objects, so the same variable can stand for
+several values. Here calls are opened, every value has a slot of its own, literals are constants,
+and what nobody reads is gone. Everything after this works on small integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+
+from tapejax import compat, discharge
+
+
+class Eqn:
+    """One primitive applied to slots."""
+
+    __slots__ = ("inputs", "origin", "outputs", "params", "primitive", "sources")
+
+    def __init__(self, primitive, params, inputs, outputs, sources, origin):
+        self.primitive = primitive
+        self.params = params
+        self.inputs: tuple[int, ...] = inputs
+        self.outputs: tuple[int, ...] = outputs
+        self.sources = sources  # its own, then those of the calls it was opened from, inside out
+        self.origin = origin  # jax's own equation; needed to reach custom rules
+
+    @property
+    def name(self) -> str:
+        return self.primitive.name
+
+    @property
+    def line(self) -> str:
+        """`file:line` of the user's code; inside jax's own jitted functions, of the call to them."""
+        return next(filter(None, map(compat.source_line, self.sources)), "")
+
+    @property
+    def has_effects(self) -> bool:
+        return bool(self.origin.effects)
+
+    @property
+    def context(self) -> AbstractContextManager[Any]:
+        """The mesh and the place to compute on that were set where the equation was traced."""
+        return compat.equation_context(self.origin)
+
+    def bind(self, values: Sequence[Any]) -> list[Any]:
+        """Run the primitive on values; always a list of results."""
+        if self.origin is not None and compat.has_subjaxprs(self.params):
+            return compat.equation_as_function(self.origin)(*values)
+        with self.context:
+            out = self.primitive.bind(*values, **self.params)
+        return list(out) if self.primitive.multiple_results else [out]
+
+    def __repr__(self) -> str:
+        show = lambda slots: " ".join(f"%{slot}" for slot in slots)
+        return f"{show(self.outputs)} = {self.name} {show(self.inputs)}"
+
+
+class Program:
+    """Slots 0..n-1 with their avals; which are inputs, constants, outputs; the steps in order."""
+
+    __slots__ = ("avals", "constants", "eqns", "inputs", "outputs")
+
+    def __init__(self, avals, inputs, constants, eqns, outputs):
+        self.avals: list[Any] = avals
+        self.inputs: list[int] = inputs
+        self.constants: dict[int, Any] = constants
+        self.eqns: list[Eqn] = eqns
+        self.outputs: list[int] = outputs
+
+    @property
+    def in_avals(self) -> tuple[Any, ...]:
+        return tuple(self.avals[slot] for slot in self.inputs)
+
+    @property
+    def out_avals(self) -> tuple[Any, ...]:
+        return tuple(self.avals[slot] for slot in self.outputs)
+
+    def run(self, *args: Any) -> list[Any]:
+        env = dict(self.constants)
+        env.update(zip(self.inputs, args, strict=True))
+        run_eqns(self.eqns, env)
+        return [env[slot] for slot in self.outputs]
+
+    def __repr__(self) -> str:
+        head = f"program({', '.join(f'%{s}:{self.avals[s].str_short()}' for s in self.inputs)})"
+        body = [f"  {eqn!r}" for eqn in self.eqns]
+        return "\n".join([head, *body, f"  return {' '.join(f'%{s}' for s in self.outputs)}"])
+
+
+def run_eqns(eqns: Iterable[Eqn], env: dict[int, Any]) -> None:
+    for eqn in eqns:
+        env.update(zip(eqn.outputs, eqn.bind([env[slot] for slot in eqn.inputs]), strict=True))
+
+
+# Primitives that only call a jaxpr: opened while flattening. Value: the parameter with the jaxpr.
+CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "call": "call_jaxpr",
+         "eval_jaxpr": "jaxpr", "core_closed_call": "call_jaxpr"}  # fmt: skip
+CUSTOM = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+
+
+def trace(f: Callable[..., Any], args: Sequence[Any], **options: Any) -> tuple[Program, Any]:
+    """The program of f at arguments like these, and the pytree structure of what f returns."""
+    jaxpr, out_shape = jax.make_jaxpr(f, return_shape=True)(*args)
+    return flatten(jaxpr, **options), jax.tree_util.tree_structure(out_shape)
+
+
+def flatten(jaxpr: Any, *, ignore_custom_rules: bool = False, opens: dict[str, str] = CALLS) -> Program:
+    """The flat program of a closed jaxpr.
+
+    ignore_custom_rules: open custom_jvp and custom_vjp too, so that the primal code is what counts.
+    """
+    if ignore_custom_rules:
+        opens = opens | CUSTOM
+    if discharge.has_references(jaxpr):
+        jaxpr = discharge.pure(jaxpr)
+    avals: list[Any] = []
+    constants: dict[int, Any] = {}
+    eqns: list[Eqn] = []
+
+    def slot_for(aval) -> int:
+        avals.append(aval)
+        return len(avals) - 1
+
+    def constant(value, aval) -> int:
+        slot = slot_for(aval)
+        constants[slot] = value
+        return slot
+
+    def walk(jaxpr, consts, arguments, calls=()) -> list[int]:
+        scope: dict[Any, int] = dict(zip(jaxpr.invars, arguments, strict=True))
+        for var, value in zip(jaxpr.constvars, consts, strict=True):
+            scope[var] = constant(value, var.aval)
+
+        def read(atom) -> int:
+            if isinstance(atom, jex_core.Literal):
+                return constant(atom.val, atom.aval)
+            return scope[atom]
+
+        for eqn in jaxpr.eqns:
+            inputs = tuple(read(atom) for atom in eqn.invars)
+            inner = eqn.params.get(opens.get(eqn.primitive.name, ""))
+            if inner is None and eqn.primitive.name in opens:
+                inner = eqn.params.get("call_jaxpr")  # eval_jaxpr in 0.12
+            sources = (eqn.source_info, *calls)
+            if inner is not None:
+                outputs = walk(*compat.jaxpr_parts(inner), inputs, sources)
+            else:
+                outputs = tuple(slot_for(var.aval) for var in eqn.outvars)
+                eqns.append(Eqn(eqn.primitive, eqn.params, inputs, outputs, sources, eqn))
+            scope.update(zip(eqn.outvars, outputs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    inner, consts = compat.jaxpr_parts(jaxpr)
+    inputs = [slot_for(var.aval) for var in inner.invars]
+    outputs = walk(inner, consts, inputs)
+    eqns = live(eqns, outputs)
+    used = {slot for eqn in eqns for slot in eqn.inputs} | set(outputs)
+    constants = {slot: value for slot, value in constants.items() if slot in used}
+    return Program(avals, inputs, constants, eqns, outputs)
+
+
+def live(eqns: Sequence[Eqn], outputs: Iterable[int]) -> list[Eqn]:
+    """The eqns that outputs depend on, and those with effects, in order."""
+    wanted = set(outputs)
+    kept = []
+    for eqn in reversed(eqns):
+        if eqn.has_effects or not wanted.isdisjoint(eqn.outputs):
+            wanted.update(eqn.inputs)
+            kept.append(eqn)
+    kept.reverse()
+    return kept

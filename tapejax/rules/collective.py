@@ -1,0 +1,272 @@
+"""Collectives: what devices say to each other, and `shard_map`, which starts the conversation.
+
+Each collective is linear and its cotangent travels the same wires backwards. Under `check_vma=True`
+a type says over which mesh axes a value varies, and a rule's result has its operand's type. Under
+`check_vma=False` nobody knows, so jax counts every device's copy as a value of its own, and so do we.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import primitives as p
+from jax.sharding import PartitionSpec
+
+from tapejax import compat
+from tapejax.rules.registry import Step, refused, rule, structural
+
+
+def varying(x, like):
+    """x with the type of `like`: zeros and constants do not know over which mesh axes they should vary."""
+    missing = compat.varying_axes(like) - compat.varying_axes(x)
+    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
+
+
+# --- sums and casts --------------------------------------------------------------------------------
+
+
+@rule(p.psum_p)
+def psum(ct, out, x, *, axes, axis_index_groups):
+    """out = x summed over devices, every device a value of its own"""
+    return (lax.psum(ct, axes, axis_index_groups=axis_index_groups),)
+
+
+@rule("psum_invariant")
+def psum_invariant(ct, out, x, *, axes):
+    """out = x summed over devices: one value, known to all"""
+    return (lax.pcast(ct, axes, to="varying"),)
+
+
+@rule("pvary", cheap=True)
+def pvary(ct, out, x, *, axes):
+    """out = x, from now on each device's own"""
+    return (lax.psum(varying(ct, out), axes),)
+
+
+@rule("unreduced_psum")
+def unreduced_psum(ct, out, x, *, axes):
+    """out = x summed over devices, where x was a sum not yet taken"""
+    return (lax.pcast(ct, axes, to="reduced"),)
+
+
+@rule("preduced", cheap=True)
+def preduced(ct, out, x, *, axes):
+    """out = x, whose cotangent may stay a sum not yet taken"""
+    return (lax.psum(ct, axes),)
+
+
+def _vary_unreduced_cast(ct, out, x, *, axes):
+    """out = x, read as the parts of a sum not yet taken"""
+    return (lax.pcast(ct, axes, to="varying"),)
+
+
+def _reduced_vary_cast(ct, out, x, *, axes):
+    """out = x, from now on each device's own, whose cotangent may stay a sum not yet taken"""
+    return (lax.pcast(varying(ct, out), axes, to="unreduced"),)
+
+
+# Up to jax 0.11 the names of these two end in _p.
+for ending in ("", "_p"):
+    rule(f"vary_unreduced_cast{ending}", cheap=True)(_vary_unreduced_cast)
+    rule(f"reduced_vary_cast{ending}", cheap=True)(_reduced_vary_cast)
+
+
+# --- gathering and scattering ----------------------------------------------------------------------
+
+
+@rule(p.all_gather_p)
+def all_gather(ct, out, x, *, all_gather_dimension, axis_name, axis_index_groups, axis_size, tiled):
+    """out = everyone's x, for everyone"""
+    dimension, groups = all_gather_dimension, axis_index_groups
+    return (lax.psum_scatter(ct, axis_name, scatter_dimension=dimension, axis_index_groups=groups, tiled=tiled),)
+
+
+@rule("reduce_scatter")
+def reduce_scatter(ct, out, x, *, axis_name, scatter_dimension, axis_index_groups, axis_size, tiled):
+    """out = one slice of x summed over devices"""
+    return (lax.all_gather(ct, axis_name, axis=scatter_dimension, axis_index_groups=axis_index_groups, tiled=tiled),)
+
+
+@rule("all_gather_reduced")
+def all_gather_reduced(ct, out, x, *, all_gather_dimension, axis_name, axis_size, tiled):
+    """out = everyone's x, whose cotangent may stay a sum not yet taken"""
+    return (lax.psum_scatter(ct, axis_name, scatter_dimension=all_gather_dimension, tiled=tiled),)
+
+
+@rule("unreduced_reduce_scatter")
+def unreduced_reduce_scatter(ct, out, x, *, axis_name, scatter_dimension, axis_size, tiled):
+    """out = one slice of x summed over devices, where x was a sum not yet taken"""
+    return (lax.all_gather(ct, axis_name, axis=scatter_dimension, tiled=tiled, to="reduced"),)
+
+
+@rule("all_gather_invariant")
+def all_gather_invariant(ct, out, x, *, all_gather_dimension, axis_name, axis_size, tiled):
+    """out = everyone's x: one value, known to all"""
+    size = out.shape[all_gather_dimension] // axis_size
+    start = lax.axis_index(axis_name) * size
+    mine = lax.dynamic_slice_in_dim(ct, start, size, axis=all_gather_dimension)
+    return (mine if tiled else lax.squeeze(mine, [all_gather_dimension]),)
+
+
+# --- moving ----------------------------------------------------------------------------------------
+
+
+@rule(p.all_to_all_p)
+def all_to_all(ct, out, x, *, axis_name, split_axis, concat_axis, axis_index_groups, tiled):
+    """out = slice i of x from every device, on device i"""
+    # An untiled one has its new axis already, of size 1: on this level both are the same.
+    groups = axis_index_groups
+    return (lax.all_to_all(ct, axis_name, concat_axis, split_axis, axis_index_groups=groups, tiled=True),)
+
+
+@rule(p.ppermute_p)
+def ppermute(ct, out, x, *, axis_name, perm):
+    """out = x of another device, for each pair (from, to) of perm; zeros where nothing arrives"""
+    return (lax.ppermute(ct, axis_name, [(to, from_) for from_, to in perm]),)
+
+
+@rule("pbroadcast")
+def pbroadcast(ct, out, x, *, axis_name, source):
+    """out = x of the source device"""
+    return (_at_source(ct, axis_name, source),)
+
+
+@rule("pbroadcast_dynamic", saves="source")
+def pbroadcast_dynamic(ct, out, x, source, *, axis_name):
+    """out = x of the source device, which is only known when it runs"""
+    return _at_source(ct, axis_name, source), None
+
+
+def _at_source(ct, axis_name, source):
+    total = lax.psum(ct, axis_name)
+    return jnp.where(lax.axis_index(axis_name) == source, total, 0)
+
+
+@rule(p.ragged_all_to_all_p, saves="input_offsets send_sizes output_offsets recv_sizes")
+def ragged_all_to_all(
+    ct, out, x, output, input_offsets, send_sizes, output_offsets, recv_sizes, *, axis_name, axis_index_groups
+):
+    """out = output with the rows of x that every device sends written over it"""
+    # What was received at output_offsets (each sender knows its own: exchange them) goes back where it came from.
+    over = {"axis_name": axis_name, "axis_index_groups": axis_index_groups}
+    exchange = lambda v: lax.all_to_all(v, split_axis=0, concat_axis=0, tiled=True, **over)
+    received_at, back_to = exchange(output_offsets), exchange(input_offsets)
+    zeros = jnp.zeros(x.shape, x.dtype)
+    x_ct = lax.ragged_all_to_all(ct, zeros, received_at, recv_sizes, back_to, send_sizes, **over)
+    row = lax.broadcasted_iota(received_at.dtype, (out.shape[0], received_at.size), 0)
+    written = ((row >= received_at) & (row < received_at + recv_sizes)).any(axis=1)
+    output_ct = jnp.where(written.reshape(-1, *[1] * (ct.ndim - 1)), 0, ct)
+    return x_ct, output_ct, None, None, None, None
+
+
+refused(
+    [p.pmax_p, p.pmin_p, "unreduced_pmax", "unreduced_pmin"],
+    "jax gives no derivative to a maximum over devices, and ties between devices would have to be split",
+    fix="gather first and take the maximum then: lax.all_gather(x, axis).max(0); or wrap the operand in stop_gradient",
+)
+refused(
+    ["psend", "precv"],
+    "one end of a message does not know where the other end keeps its cotangent",
+    fix="use lax.ppermute, which holds both ends",
+)
+
+
+# --- shard_map -------------------------------------------------------------------------------------
+
+
+def flow_inside(eqn, active_in, tools):
+    return tools.active(tools.flatten(eqn.params["jaxpr"]), active_in)
+
+
+@structural("shard_map", flow=flow_inside)
+def shard_map(eqn, in_avals, out_avals, active_in, tools):
+    """out = the same program on every device, each with its shards"""
+    params = eqn.params
+    mesh, checked = params["mesh"], params["check_vma"]
+    in_specs, out_specs = params["in_specs"], params["out_specs"]
+    manual = tuple(name for name in mesh.axis_names if name in params["newly_manual_axes"])
+    unmentioned = lambda spec: tuple(name for name in manual if name not in _names(spec))
+    program = tools.flatten(params["jaxpr"])
+    # A value that is the same on all devices, but returned side by side, would come back as one that varies.
+    comes_back = lambda aval, spec: not checked or set(_names(spec)) == compat.varying_axes(aval) & set(manual)
+    returned = zip(program.outputs, out_specs, strict=True)
+    references = {*program.inputs, *(slot for slot, spec in returned if comes_back(program.avals[slot], spec))}
+
+    def mapped(body, in_specs, out_specs):
+        return jax.shard_map(
+            body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=set(manual), check_vma=checked
+        )
+
+    inner, kept_axes = None, []
+
+    # Which axes a kept value varies over is known only to a trace with the mesh in place, and so is what the
+    # rules of programs further inside need: an abstract run finds out.
+    def probe(*args):
+        nonlocal inner
+        inner = tools.reverse(program, active_in, wanted=tools.wanted, references=references)
+        for extra in inner.forward(*args)[1]:
+            axes = compat.varying_axes(extra) if checked else manual
+            kept_axes.append(tuple(name for name in manual if name in axes))
+        return ()
+
+    jax.eval_shape(mapped(probe, in_specs, ()), *in_avals)
+    # What is kept on each device: the devices' copies one after the other along a new leading axis.
+    kept_specs = tuple(PartitionSpec(axes or None) for axes in kept_axes)
+    extra_avals = tuple(
+        jax.ShapeDtypeStruct((math.prod(mesh.shape[name] for name in axes), *aval.shape), aval.dtype)
+        for aval, axes in zip(inner.extra_avals, kept_axes, strict=True)
+    )
+
+    def forward(operands):
+        def body(*args):
+            outputs, extras = inner.forward(*args)
+            return tuple(outputs), tuple(lax.expand_dims(extra, [0]) for extra in extras)
+
+        outputs, extras = mapped(body, in_specs, (tuple(out_specs), kept_specs))(*operands)
+        return list(outputs), list(extras)
+
+    def backward(saved, cts):
+        n_in, n_out = len(inner.saves_in), len(inner.saves_out)
+        wanted = [i for i, active in enumerate(active_in) if active]
+        present = [i for i, ct in enumerate(cts) if ct is not None]
+        seeds = []
+        for i in present:
+            ct = compat.reshard_like(cts[i], out_avals[i])
+            # Unchecked, a result that is not sharded over an axis has a copy on each device: each gets its part.
+            n = 1 if checked else math.prod(mesh.shape[name] for name in unmentioned(out_specs[i]))
+            seeds.append(ct if n == 1 else lax.div(ct, lax.full_like(ct, n)))
+
+        def body(references, extras, seeds):
+            full = [None] * len(cts)
+            for i, ct in zip(present, seeds, strict=True):
+                full[i] = ct
+            kept = [*references, *(lax.squeeze(extra, [0]) for extra in extras)]
+            in_cts = inner.backward(kept, full)
+            found = []
+            for i in wanted:
+                ct = in_cts[i]
+                if ct is None:
+                    ct = jnp.zeros(program.in_avals[i].shape, program.in_avals[i].dtype)
+                elif not checked and unmentioned(in_specs[i]):
+                    ct = lax.psum(ct, unmentioned(in_specs[i]))
+                found.append(ct)
+            return tuple(found)
+
+        reference_specs = tuple([in_specs[i] for i in inner.saves_in] + [out_specs[i] for i in inner.saves_out])
+        seed_specs = tuple(out_specs[i] for i in present)
+        run = mapped(body, (reference_specs, kept_specs, seed_specs), tuple(in_specs[i] for i in wanted))
+        found = run(tuple(saved[: n_in + n_out]), tuple(saved[n_in + n_out :]), tuple(seeds))
+        in_cts = [None] * len(in_avals)
+        for i, ct in zip(wanted, found, strict=True):
+            in_cts[i] = ct
+        return in_cts
+
+    return Step(inner.saves_in, inner.saves_out, backward, forward, extra_avals, inner.foreign)
+
+
+def _names(spec):
+    """The mesh axes that a PartitionSpec mentions."""
+    for part in spec:
+        if part is not None:
+            yield from part if isinstance(part, tuple) else (part,)

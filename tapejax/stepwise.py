@@ -1,0 +1,159 @@
+"""Recording a program equation by equation: every primitive an action, loops run step by step.
+
+Two callers. `Tape(detail="primitives")` opens everything, for teaching and for hunting a NaN down
+to the step of a loop. A lifted function with a while loop of unknown length opens only the way to
+that loop, and records each iteration as one action: that is how it is differentiated in reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core as jex_core
+
+from tapejax import compat
+from tapejax.errors import UnknownLengthError
+from tapejax.program import Eqn, Program, flatten
+from tapejax.tensor import Tensor, Tracer, make
+
+
+class Place:
+    """Where an action of an opened program comes from: its equation, and the loop steps."""
+
+    __slots__ = ("eqn", "steps")
+
+    def __init__(self, eqn: Eqn, steps: tuple[tuple[str, int], ...]):
+        self.eqn = eqn
+        self.steps = steps
+
+    @property
+    def line(self) -> str:
+        return self.eqn.line
+
+
+class Recorder:
+    """Runs a program on Tensors. `apply(key, function, tensors, place)` records one op."""
+
+    def __init__(self, apply: Callable[..., list[Tensor]], *, everything: bool, ignore_custom_rules: bool):
+        self.apply = apply
+        self.everything = everything
+        self.ignore_custom_rules = ignore_custom_rules
+
+    def run(self, program: Program, inputs: Sequence[Tensor], steps: tuple[tuple[str, int], ...] = ()) -> list[Tensor]:
+        env = {slot: _constant(value, program.avals[slot]) for slot, value in program.constants.items()}
+        env.update(zip(program.inputs, inputs, strict=True))
+        for eqn in program.eqns:
+            operands = [env[slot] for slot in eqn.inputs]
+            env.update(zip(eqn.outputs, self.equation(eqn, operands, steps), strict=True))
+        return [env[slot] for slot in program.outputs]
+
+    def equation(self, eqn: Eqn, operands: list[Tensor], steps: tuple[tuple[str, int], ...]) -> list[Tensor]:
+        opener = OPENERS.get(eqn.name)
+        if opener is not None and (self.everything or has_unknown_length(eqn)):
+            opened = opener(self, eqn, operands, steps)
+            if opened is not None:
+                return opened
+        return self.apply(eqn, lambda *values: eqn.bind(values), operands, Place(eqn, steps), eqn.name)
+
+    def body(self, jaxpr: Any) -> Program:
+        return flatten(jaxpr, ignore_custom_rules=self.ignore_custom_rules)
+
+    def call(self, key: Any, jaxpr: Any, operands: Sequence[Tensor], place: Place, name: str) -> list[Tensor]:
+        """A whole body: equation by equation, or as one action."""
+        if self.everything or jaxpr_has_unknown_length(jaxpr):
+            return self.run(self.body(jaxpr), operands, place.steps)
+        return self.apply(key, lambda *values: jex_core.jaxpr_as_fun(jaxpr)(*values), operands, place, name)
+
+
+def _constant(value: Any, aval: Any) -> Tensor:
+    return make(value if isinstance(value, jax.Array) else jnp.asarray(value, aval.dtype), False)
+
+
+def has_unknown_length(eqn: Eqn) -> bool:
+    return eqn.name == "while" or any(map(jaxpr_has_unknown_length, jex_core.jaxprs_in_params(eqn.params)))
+
+
+def jaxpr_has_unknown_length(jaxpr: Any) -> bool:
+    inner, _ = compat.jaxpr_parts(jaxpr)
+    return any(
+        eqn.primitive.name == "while" or any(map(jaxpr_has_unknown_length, jex_core.jaxprs_in_params(eqn.params)))
+        for eqn in inner.eqns
+    )
+
+
+def _while(recorder: Recorder, eqn: Eqn, operands: list[Tensor], steps) -> list[Tensor] | None:
+    params = eqn.params
+    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+    cond_consts, body_consts, carry = operands[:n_cond], operands[n_cond : n_cond + n_body], operands[n_cond + n_body :]
+    go_on = jex_core.jaxpr_as_fun(params["cond_jaxpr"])
+    step = 0
+    while True:
+        (verdict,) = go_on(*[t.value for t in cond_consts], *[t.value for t in carry])
+        if isinstance(verdict, Tracer):
+            if recorder.everything and step == 0 and not any(t.requires_grad for t in operands):
+                return None  # nothing to differentiate: one action will do
+            raise UnknownLengthError(
+                "a while loop of unknown length cannot be differentiated in reverse under jit, vmap or grad",
+                at=eqn.line,
+                action=eqn,
+                fix="run it eagerly on concrete values, or use lax.scan or fori_loop with a fixed length",
+            )
+        if not bool(verdict):
+            return list(carry)
+        place = Place(eqn, (*steps, ("while", step)))
+        carry = recorder.call(
+            (id(eqn.origin), "body"), params["body_jaxpr"], [*body_consts, *carry], place, "while_body"
+        )
+        step += 1
+
+
+def _scan(recorder: Recorder, eqn: Eqn, operands: list[Tensor], steps) -> list[Tensor]:
+    params = eqn.params
+    n_consts, n_carry = compat.scan_counts(params, len(operands))
+    consts, carry, xs = operands[:n_consts], operands[n_consts : n_consts + n_carry], operands[n_consts + n_carry :]
+    length = params["length"]
+    order = range(length - 1, -1, -1) if params["reverse"] else range(length)
+    stacks: list[list[Tensor]] = [[] for _ in eqn.outputs[n_carry:]]
+    for i in order:
+        place = Place(eqn, (*steps, ("scan", i)))
+        index = make(jnp.asarray(i, jnp.int32), False)
+        take = lambda x, at: [lax.dynamic_index_in_dim(x, at, keepdims=False)]
+        slices = [recorder.apply("scan_slice", take, [x, index], place, "scan_slice")[0] for x in xs]
+        results = recorder.call(
+            (id(eqn.origin), "body"), params["jaxpr"], [*consts, *carry, *slices], place, "scan_body"
+        )
+        carry = results[:n_carry]
+        for stack, y in zip(stacks, results[n_carry:], strict=True):
+            stack.append(y)
+    place = Place(eqn, steps)
+    ys = []
+    for stack, var in zip(stacks, eqn.origin.outvars[n_carry:], strict=True):
+        if not stack:
+            ys.append(make(jnp.zeros(var.aval.shape, var.aval.dtype), False))
+            continue
+        ordered = stack[::-1] if params["reverse"] else stack
+        ys.append(recorder.apply("scan_stack", lambda *parts: [jnp.stack(parts)], ordered, place, "scan_stack")[0])
+    return [*carry, *ys]
+
+
+def _cond(recorder: Recorder, eqn: Eqn, operands: list[Tensor], steps) -> list[Tensor] | None:
+    index, *rest = operands
+    if isinstance(index.value, Tracer):
+        return None
+    branches = eqn.params["branches"]
+    chosen = min(max(int(index.value), 0), len(branches) - 1)
+    place = Place(eqn, (*steps, ("cond", chosen)))
+    return recorder.call((id(eqn.origin), "branch", chosen), branches[chosen], rest, place, f"branch_{chosen}")
+
+
+def _remat(recorder: Recorder, eqn: Eqn, operands: list[Tensor], steps) -> list[Tensor]:
+    inner, consts = compat.jaxpr_parts(eqn.params["jaxpr"])
+    closed = jex_core.ClosedJaxpr(inner, consts)
+    return recorder.call((id(eqn.origin), "remat"), closed, operands, Place(eqn, steps), "remat")
+
+
+OPENERS = {"while": _while, "scan": _scan, "cond": _cond, "remat2": _remat, "checkpoint": _remat}

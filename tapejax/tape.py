@@ -1,0 +1,372 @@
+"""The tape: a linear log of actions, and the scope that says which tape records.
+
+A context variable holds the current scope. Contexts are copied to new threads (free-threaded
+Python), tasks and `asyncio.to_thread`; a copied tape would be shared by accident. So a tape knows
+the thread and task that own it, and a scope whose tape belongs to somebody else is not trusted:
+whoever finds it there gets an ambient tape of their own. `no_grad`, by contrast, is inherited.
+"""
+
+from __future__ import annotations
+
+import itertools
+from asyncio import _get_running_loop as running_loop  # exported for event loops; None without one, and fast
+from asyncio import current_task
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from threading import local
+from typing import TYPE_CHECKING, Any, overload
+from weakref import ref
+
+from tapejax.errors import ArgumentError, TapeError
+from tapejax.where import user_line
+
+if TYPE_CHECKING:
+    from tapejax.gradients import Gradients
+    from tapejax.tensor import Tensor
+
+_numbers = itertools.count(1)
+next_number: Callable[[], int] = _numbers.__next__
+_sequence = itertools.count(1)
+next_sequence: Callable[[], int] = _sequence.__next__
+
+
+class TensorId:
+    """The identity of a tensor: what gradients are filed under.
+
+    Clones and views that must keep their identity share it. It knows the action that produced the
+    tensor, and so keeps alive exactly the part of an ambient tape that a live tensor can reach.
+    """
+
+    __slots__ = ("number", "producer")
+
+    def __init__(self, number: int | None = None, producer: TapeAction | None = None):
+        self.number: int = next_number() if number is None else number
+        self.producer = producer
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorId) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __repr__(self) -> str:
+        return f"TensorId({self.number})"
+
+    def __reduce__(self):
+        # A number means nothing in another process: what is loaded is a new identity.
+        return (TensorId, ())
+
+
+class TapeAction:
+    """One entry of the tape: the contract between what ran forward and the engine.
+
+    Subclass it and implement `backward` and `name` to record an action of your own. If `inputs` and
+    `outputs` are given (tuples of TensorId), the engine skips the action when none of its outputs
+    has a gradient, and `wrt` can prune it; otherwise its `backward` is always called.
+    """
+
+    __slots__ = ()
+
+    inputs: Sequence[TensorId] | None = None
+    outputs: Sequence[TensorId] | None = None
+    line: str = ""
+
+    def backward(self, grads: Gradients) -> None:
+        """Read the gradients of the outputs, add those of the inputs: `grads.insert(id, value)`."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement backward(grads)")
+
+    def name(self) -> str:
+        """A readable name, e.g. `Add(TensorId(1), TensorId(2))`."""
+        inputs = self.inputs
+        return type(self).__name__ if inputs is None else f"{type(self).__name__}({', '.join(map(repr, inputs))})"
+
+    def __repr__(self) -> str:
+        return self.name()
+
+
+class Epoch:
+    """The life of a tape's content between two takes; what a recorded action points to.
+
+    It holds no actions, so that an action never keeps a whole tape alive.
+    """
+
+    __slots__ = ("consumed_by", "label", "merged_into")
+
+    def __init__(self, label: str):
+        self.label = label
+        self.consumed_by: str | None = None
+        self.merged_into: Epoch | None = None
+
+    def current(self) -> Epoch:
+        epoch = self
+        while epoch.merged_into is not None:
+            epoch = epoch.merged_into
+        return epoch
+
+
+_labels = itertools.count(1)
+
+
+class Tape:
+    """A linear log of actions. `with Tape() as tape:` makes it the one that records.
+
+    It keeps every action until it is taken. `detail="primitives"` records each lax primitive as an
+    action of its own, with loops run step by step, instead of one action per user-level op.
+
+    >>> import tapejax as tj
+    >>> x = tj.tensor([1.0, 2.0], requires_grad=True)
+    >>> with tj.Tape() as tape:
+    ...     loss = (x * x).sum()
+    >>> len(tape)
+    2
+    >>> tape.backward(loss)[x]
+    Array([2., 4.], dtype=float32)
+    """
+
+    __slots__ = ("__weakref__", "_forks", "_log", "_origin", "_outer", "_owner", "append", "block", "detail", "epoch", "guarded", "label")  # fmt: skip
+
+    def __init__(self, *, detail: str = "ops", label: str | None = None):
+        if detail not in ("ops", "primitives"):
+            raise ArgumentError(f"unknown detail {detail!r}", fix='detail="ops" or detail="primitives"')
+        self.label = label or f"tape {next(_labels)}"
+        self.detail = detail
+        self.guarded = False  # whether taking a recorded Tensor apart, as a pytree, is refused
+        self._owner: tuple[object, Any] | None = None
+        self._outer: list[Scope | None] = []
+        self._forks = 0
+        self._origin: tuple[Epoch, int] | None = None
+        self._start([])
+
+    def _start(self, log: list[Any]) -> None:
+        self._log = log
+        self.block: Any = None  # the calls noted here that have yet to run
+        self.append: Callable[[Any], None] = log.append
+        self.epoch = Epoch(self.label)
+
+    # -- the log ------------------------------------------------------------------------------
+
+    def push(self, action: TapeAction) -> None:
+        """Put an action at the end of the log."""
+        if not callable(getattr(action, "backward", None)):
+            raise ArgumentError(
+                f"a {type(action).__name__} is not a TapeAction",
+                at=user_line(),
+                fix="subclass tapejax.TapeAction and implement backward(grads) and name()",
+            )
+        self.append(action)
+
+    def take_all(self, by: str | None = None) -> list[TapeAction]:
+        """Return the actions in order and leave the tape empty."""
+        taken = self._live()
+        self.epoch.consumed_by = by or f"take_all() at {user_line()}"
+        self._start([])
+        return taken
+
+    def _live(self) -> list[TapeAction]:
+        return list(self._log)
+
+    @property
+    def actions(self) -> tuple[TapeAction, ...]:
+        return tuple(self._live())
+
+    def __len__(self) -> int:
+        return len(self._live())
+
+    def __bool__(self) -> bool:
+        return True  # an empty tape is still a tape
+
+    def __iter__(self) -> Iterator[TapeAction]:
+        return iter(self._live())
+
+    @overload
+    def __getitem__(self, index: int) -> TapeAction: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TapeAction]: ...
+    def __getitem__(self, index):
+        return self._live()[index]
+
+    def __repr__(self) -> str:
+        count = len(self)
+        return f"<{self.label}: {count} action{'s' * (count != 1)}>"
+
+    def __str__(self) -> str:
+        rows = [f"{index:>4}  {action!r}" for index, action in enumerate(self)]
+        return "\n".join([repr(self), *rows])
+
+    # -- the scope ----------------------------------------------------------------------------
+
+    def __enter__(self) -> Tape:
+        me = whoami()
+        if self._outer and self._owner != me:
+            raise TapeError(
+                f"{self.label} is in use by another thread or task",
+                at=user_line(),
+                fix="give each thread or task a tape of its own: child = tape.fork(), then tape.merge([child, ...])",
+            )
+        outer = current_scope()
+        self._owner = me
+        self._outer.append(outer)
+        _scope.set(Scope(self, outer.enabled, me, outer.bindings))
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        _scope.set(self._outer.pop())
+
+    # -- joining work of several threads or tasks ------------------------------------------------
+
+    def fork(self, label: str | None = None) -> Tape:
+        """A child tape for another thread or task; its actions come back with `merge`."""
+        self._forks += 1
+        child = Tape(detail=self.detail, label=label or f"{self.label}.{self._forks}")
+        child._origin = (self.epoch, self._forks)
+        return child
+
+    def merge(self, children: Iterable[Tape]) -> None:
+        """Move the actions of forked tapes to the end of this one, in an order that never varies.
+
+        The order is that of the forks, then each child's own. Children that read each other's
+        results are merged in the order in which the actions ran.
+        """
+        children = list(children)
+        for child in children:
+            if child._origin is None or child._origin[0].current() is not self.epoch:
+                raise TapeError(
+                    f"{child.label} was not forked from {self.label} since it was last taken",
+                    at=user_line(),
+                    fix="merge only tapes made by this tape's fork(), before its backward",
+                )
+            if child._outer:
+                raise TapeError(f"{child.label} is still recording", at=user_line(), fix="leave its `with` block first")
+        children.sort(key=lambda child: child._origin[1])
+        epochs = {child.epoch: child for child in children}
+        if len(epochs) != len(children):
+            raise TapeError("a tape was given to merge twice", at=user_line())
+        crossed = any(
+            producer is not None and epochs.get(getattr(producer, "epoch", None), child) is not child
+            for child in children
+            for action in child
+            for producer in (id.producer for id in action.inputs or ())
+        )
+        actions = [action for child in children for action in child]
+        if crossed:
+            actions.sort(key=lambda action: getattr(action, "sequence", 0))
+        for action in actions:
+            self.append(action)
+        for child in children:
+            child.epoch.merged_into = self.epoch
+            child._start([])
+            child._origin = (self.epoch, child._origin[1])
+
+    # -- what people call --------------------------------------------------------------------
+
+    def backward(self, root: Tensor | Sequence[Tensor], seed: Any = None, **options: Any) -> Gradients:
+        """`tapejax.backward` on this tape, whether or not it is the current one."""
+        from tapejax.engine import backward
+
+        return backward(root, seed, tape=self, **options)
+
+
+class AmbientTape(Tape):
+    """The tape that records where nobody opened one: one per thread and per task.
+
+    It holds the library's own actions weakly. A live tensor keeps the actions it came from; the
+    rest is gone at once, and its place in the log is swept when half of the log is dead.
+    Actions recorded by hand are held strongly: nothing tells when they are no longer wanted.
+    """
+
+    __slots__ = ("_limit",)
+
+    def _start(self, log: list[Any]) -> None:
+        self._limit = 512
+        super()._start(log)
+        self.append = self._append
+
+    def _append(self, action: Any) -> None:
+        log = self._log
+        log.append(ref(action) if getattr(action, "reachable", False) else action)
+        if len(log) > self._limit:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self._log[:] = [entry for entry in self._log if not isinstance(entry, ref) or entry() is not None]
+        self._limit = 2 * len(self._log) + 512
+
+    def _live(self) -> list[TapeAction]:
+        entries = (entry() if isinstance(entry, ref) else entry for entry in self._log)
+        return [action for action in entries if action is not None]
+
+
+# --- scope ---------------------------------------------------------------------------------------
+
+
+class Scope:
+    """Which tape records, whether it does, and whose it is. Never changed, only replaced.
+
+    bindings: within the body of a function of functions, the values that stand for the Tensors from outside.
+    """
+
+    __slots__ = ("bindings", "enabled", "tape", "task", "thread")
+
+    def __init__(self, tape: Tape, enabled: bool, owner: tuple[object, Any], bindings: Any = None):
+        self.tape = tape
+        self.enabled = enabled
+        self.thread, self.task = owner
+        self.bindings = bindings
+
+
+_scope: ContextVar[Scope | None] = ContextVar("tapejax_scope", default=None)
+get_scope = _scope.get
+set_scope = _scope.set
+
+
+class _Thread(local):
+    """A token per thread. An ident would not do: the next thread may get the same one."""
+
+    def __init__(self) -> None:
+        self.token = object()
+
+
+_thread = _Thread()
+
+
+def whoami() -> tuple[object, Any]:
+    """The current thread and asyncio task (None outside of one); a task is named by a weak reference."""
+    task = None if running_loop() is None else current_task()
+    return _thread.token, None if task is None else ref(task)
+
+
+def current_scope() -> Scope:
+    """The scope of this thread and task, made now if there is none or only somebody else's copy."""
+    scope = get_scope()
+    if scope is not None and scope.thread is _thread.token:
+        if scope.task is None:
+            if running_loop() is None or current_task() is None:
+                return scope
+        elif running_loop() is not None and scope.task() is current_task():
+            return scope
+    enabled = scope is None or scope.enabled
+    scope = Scope(AmbientTape(label="the ambient tape"), enabled, whoami())
+    _scope.set(scope)
+    return scope
+
+
+def current_tape() -> Tape:
+    """The tape that records here."""
+    return current_scope().tape
+
+
+def record(action: TapeAction) -> None:
+    """Record an action on the current tape (not within no_grad)."""
+    scope = current_scope()
+    if scope.enabled:
+        scope.tape.push(action)
+
+
+def take() -> list[TapeAction]:
+    """Take all actions off the current tape, in order; it is empty afterwards."""
+    return current_tape().take_all(by=f"take() at {user_line()}")
+
+
+def is_recording() -> bool:
+    """Whether ops are recorded here (False within no_grad)."""
+    return current_scope().enabled

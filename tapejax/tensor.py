@@ -1,0 +1,349 @@
+"""Tensor: an immutable value with an identity. Operators and methods are added by `operators`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tapejax.errors import ArgumentError, ConcreteValueError, DtypeError, ImmutableTensorError, TensorConversionError
+from tapejax.lazy import Lazy
+from tapejax.tape import TensorId, current_scope
+from tapejax.where import user_line
+
+if TYPE_CHECKING:
+    from tapejax.gradients import Gradients
+
+Tracer = jax.core.Tracer
+
+
+class Kind:
+    """What a plan needs to know of a tensor: its aval, and whether it needs a gradient.
+
+    Interned, so that a plan is found by identity.
+    """
+
+    __slots__ = ("aval", "requires_grad")
+    _interned: ClassVar[dict[tuple[Any, bool], Kind]] = {}
+
+    def __init__(self, aval: Any, requires_grad: bool):
+        self.aval = aval
+        self.requires_grad = requires_grad
+
+    @classmethod
+    def of(cls, aval: Any, requires_grad: bool) -> Kind:
+        kind = cls._interned.get((aval, requires_grad))
+        if kind is None:
+            kind = cls._interned.setdefault((aval, requires_grad), cls(aval, requires_grad))
+        return kind
+
+    def __repr__(self) -> str:
+        return f"{self.aval.str_short()}{', requires_grad' * self.requires_grad}"
+
+
+class Tensor:
+    """An array on the tape: `value`, `id`, `requires_grad`. Never changed, never holds a gradient.
+
+    Make one with `tapejax.tensor`. What an op returns for Tensors are Tensors.
+    """
+
+    __slots__ = ("__weakref__", "_id", "_kind", "_value")
+    __array_ufunc__ = None  # numpy's operators must step back, so that ours are called
+    __array_priority__ = 1000
+    __hash__ = object.__hash__  # type: ignore[assignment]  # `==` compares elements
+
+    _value: Any
+    _id: TensorId
+    _kind: Kind
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        raise ArgumentError(
+            "Tensor is not called directly", at=user_line(), fix="tapejax.tensor(data, requires_grad=True)"
+        )
+
+    @property
+    def value(self) -> Any:
+        """The jax.Array (or tracer) itself; using it records nothing."""
+        value = self._value
+        if type(value) is Lazy:
+            value = self._value = value.force()
+        return value
+
+    @property
+    def id(self) -> TensorId:
+        return self._id
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._kind.requires_grad
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded op made it."""
+        return self._id.producer is None
+
+    @property
+    def aval(self) -> Any:
+        return self._kind.aval
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._kind.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self._kind.aval.dtype
+
+    @property
+    def weak_type(self) -> bool:
+        return self._kind.aval.weak_type
+
+    @property
+    def ndim(self) -> int:
+        return len(self._kind.aval.shape)
+
+    @property
+    def size(self) -> int:
+        return self._kind.aval.size
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def device(self) -> Any:
+        return self._concrete("device").device
+
+    @property
+    def sharding(self) -> Any:
+        return self._concrete("sharding").sharding
+
+    def devices(self) -> set[Any]:
+        return self._concrete("devices()").devices()
+
+    def detach(self) -> Tensor:
+        """The same value as a new leaf that needs no gradient."""
+        value = self._value
+        if isinstance(value, Tracer):
+            value = jax.lax.stop_gradient(value)  # whoever differentiates the traced program must stop here too
+        return with_id(value, TensorId(), Kind.of(self._kind.aval, False))
+
+    def alias(self) -> Tensor:
+        """A second Tensor object with the same value and the same identity."""
+        return with_id(self._value, self._id, self._kind)
+
+    def backward(self, seed: Any = None, **options: Any) -> Gradients:
+        """`tapejax.backward` from this root: the gradients are returned, not stored."""
+        from tapejax.engine import backward
+
+        return backward(self, seed, **options)
+
+    def numpy(self) -> np.ndarray:
+        """A NumPy copy of the value; no gradient flows through it."""
+        return np.array(self._concrete("numpy()"))
+
+    def item(self, *index: int) -> Any:
+        """The single element as a Python number."""
+        return self._concrete("item()").item(*index)
+
+    def tolist(self) -> Any:
+        return self._concrete("tolist()").tolist()
+
+    def block_until_ready(self) -> Tensor:
+        self._concrete("block_until_ready()").block_until_ready()
+        return self
+
+    def _concrete(self, wanted: str) -> Any:
+        value = self.value
+        if isinstance(value, Tracer):
+            raise ConcreteValueError(
+                f"{wanted} needs a concrete value, but this Tensor is being traced by jax.jit, vmap or grad",
+                at=user_line(),
+                action=f"{self._id!r}: {self.aval.str_short()}",
+                fix="move it out of the traced function; for branches use jnp.where or lax.cond, for loops lax.scan",
+            )
+        return value
+
+    # -- conversions: explicit, so that nothing leaves the tape unnoticed -------------------------
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if self.requires_grad:
+            raise TensorConversionError(
+                "a recorded Tensor was about to become a NumPy or JAX array, which would drop it from the tape",
+                at=user_line(),
+                action=f"{self._id!r}: {self.aval.str_short()}",
+                fix="use the same function from tapejax.numpy (or tapejax.lift), or leave the tape with .value or .detach()",
+            )
+        if copy is False:
+            raise ValueError("a Tensor's value cannot be shared with NumPy without a copy")
+        return np.array(self._concrete("np.asarray"), dtype=dtype)
+
+    def __float__(self) -> float:
+        return float(self._concrete("float()"))
+
+    def __int__(self) -> int:
+        return int(self._concrete("int()"))
+
+    def __complex__(self) -> complex:
+        return complex(self._concrete("complex()"))
+
+    def __index__(self) -> int:
+        return self._concrete("an index").__index__()
+
+    def __bool__(self) -> bool:
+        return bool(self._concrete("a truth value (`if`, `while`, `and`, `or`, `not`)"))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a Tensor with no dimensions")
+        return self.shape[0]
+
+    def __format__(self, spec: str) -> str:
+        return format(self._concrete("format()"), spec) if spec else repr(self)
+
+    def __repr__(self) -> str:
+        value = self.value
+        text = f"{value!r}" if isinstance(value, Tracer) else np.array2string(np.asarray(value), separator=", ", prefix="Tensor(")  # fmt: skip
+        parts = [text, f"dtype={self.dtype}"]
+        producer = self._id.producer
+        if producer is not None:
+            parts.append(f"op={getattr(producer, 'op', type(producer).__name__)}")
+        elif self.requires_grad:
+            parts.append("requires_grad=True")
+        return f"Tensor({', '.join(parts)}, id={self._id.number})"
+
+    # -- immutable, but copyable and picklable -----------------------------------------------------
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise ImmutableTensorError(
+            "Tensors are immutable: x[i] = v is not possible", at=user_line(), fix="x = x.at[i].set(v)"
+        )
+
+    def __copy__(self) -> Tensor:
+        return self.alias()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        # A deep copy is a new leaf: its history stays with the original.
+        return with_id(self._value, TensorId(), self._kind)
+
+    def __reduce__(self):
+        return _unpickle, (np.asarray(self._concrete("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
+
+
+def _unpickle(data: np.ndarray, dtype: str, weak_type: bool, requires_grad: bool) -> Tensor:
+    value = jnp.asarray(data, dtype=jnp.dtype(dtype))
+    return make(jax.lax.convert_element_type(value, value.dtype) if not weak_type else value, requires_grad)
+
+
+_new = object.__new__
+
+
+def with_id(value: Any, id: TensorId, kind: Kind) -> Tensor:
+    """A Tensor of these very parts."""
+    tensor = _new(Tensor)
+    tensor._value = value
+    tensor._id = id
+    tensor._kind = kind
+    return tensor
+
+
+def make(value: Any, requires_grad: bool) -> Tensor:
+    """A leaf."""
+    return with_id(value, TensorId(), Kind.of(jax.typeof(value), requires_grad))
+
+
+def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+    """Make a Tensor from a number, a nested list, a NumPy array, a jax array or another Tensor.
+
+    NumPy data is copied. A Tensor gives its value: the result is a new leaf. `device` may be a
+    device or a sharding.
+
+    >>> import tapejax as tj
+    >>> tj.tensor([1.0, 2.0], requires_grad=True).requires_grad
+    True
+    """
+    if isinstance(data, Tensor):
+        data = data.value
+    try:
+        if isinstance(data, jax.Array):
+            value = data if dtype is None else data.astype(dtype)
+        else:
+            value = jnp.array(_plain(data), dtype=dtype)
+    except (TypeError, ValueError) as cause:
+        if isinstance(cause, TensorConversionError):
+            raise
+        raise TensorConversionError(
+            f"a {type(data).__name__} cannot become a Tensor: {cause}",
+            at=user_line(),
+            fix="give a number, a nested list of numbers of one shape, a NumPy array or a jax array",
+        ) from None
+    if device is not None:
+        value = jax.device_put(value, device)
+    if requires_grad and not jnp.issubdtype(value.dtype, jnp.inexact):
+        raise DtypeError(
+            f"requires_grad=True needs a float or complex dtype, this is {value.dtype}",
+            at=user_line(),
+            fix="write the numbers as floats, or pass dtype=jnp.float32",
+        )
+    return make(value, requires_grad)
+
+
+def _plain(data: Any) -> Any:
+    """Nested lists with Tensors inside: their values (they must not be recorded ones)."""
+    if isinstance(data, (list, tuple)):
+        return [_plain(item) for item in data]
+    if isinstance(data, Tensor):
+        if data.requires_grad and current_scope().enabled:
+            raise TensorConversionError(
+                "a list with recorded Tensors inside was about to lose its gradients",
+                at=user_line(),
+                fix="tapejax.numpy.stack([...]) records, or take .value of each",
+            )
+        return data.value
+    return data
+
+
+def stop_gradient(x: Any) -> Any:
+    """The same values (in any pytree) with no gradient flowing back through them."""
+    is_tensor = lambda leaf: isinstance(leaf, Tensor)
+    stop = lambda leaf: leaf.detach() if is_tensor(leaf) else jax.lax.stop_gradient(leaf)
+    return jax.tree_util.tree_map(stop, x, is_leaf=is_tensor)
+
+
+# As a pytree a Tensor has its value as the only child. What is rebuilt from children is a new leaf:
+# an identity in a treedef would be kept alive, and confused with others, by jax's caches.
+def _flatten(tensor: Tensor):
+    if tensor._kind.requires_grad:
+        scope = current_scope()
+        if scope.enabled and scope.tape.guarded:
+            raise TensorConversionError(
+                "a recorded Tensor was given to jax (jit, vmap, scan, tree.map, ...), which would drop it from the tape",
+                at=user_line(),
+                action=f"{tensor._id!r}: {tensor.aval.str_short()}",
+                fix="use the same function of tapejax, or pass is_leaf to tree.map",
+            )
+    return (tensor.value,), tensor.requires_grad
+
+
+def _unflatten(requires_grad: bool, children):
+    (value,) = children
+    aval = getattr(value, "aval", None)
+    kind = Kind.of(aval, requires_grad) if aval is not None else _kind_of_placeholder(value, requires_grad)
+    return with_id(value, TensorId(), kind)
+
+
+def _kind_of_placeholder(value: Any, requires_grad: bool) -> Kind:
+    # jax also builds trees around what is no array at all (None, object(), ShapeDtypeStruct).
+    try:
+        return Kind.of(jax.typeof(value), requires_grad)
+    except TypeError:
+        return Kind(value, requires_grad)
+
+
+jax.tree_util.register_pytree_node(Tensor, _flatten, _unflatten)

@@ -1,0 +1,170 @@
+"""What is done with gradients between backward and the optimiser: norms, clipping, accumulation, loss scaling.
+
+All take and return pytrees of arrays (or Tensors, which are recorded as usual), so they go before or
+after any optimiser of optax, and work under jit.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tapejax.errors import ArgumentError
+from tapejax.lift import is_tensor, lift
+from tapejax.recording import plain
+from tapejax.transforms import check_callable, flatten, value_and_grad
+from tapejax.where import user_line
+
+_tree = jax.tree_util
+
+
+def _map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    return _tree.tree_map(function, tree, *rest, is_leaf=is_tensor)
+
+
+@functools.partial(lift, name="global_norm")
+def _norm(*leaves):
+    # Summed in float32 at least: the square of a float16 gradient soon leaves its range.
+    wide = lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+    return jnp.sqrt(sum(jnp.sum(jnp.real(wide(leaf) * jnp.conj(wide(leaf)))) for leaf in leaves))
+
+
+def global_norm(gradients: Any) -> Any:
+    """The norm of all gradients taken together as one vector.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> tj.global_norm({"a": jnp.array([3.0]), "b": jnp.array(4.0)})
+    Array(5., dtype=float32)
+    """
+    leaves, _ = flatten(gradients)
+    return _norm(*leaves) if leaves else jnp.zeros(())
+
+
+@functools.partial(lift, name="scale_to_norm")
+def _scaled(leaf, norm, limit):
+    factor = jnp.where(norm > limit, limit / jnp.where(norm > limit, norm, 1.0), 1.0)
+    return leaf * factor.astype(jnp.finfo(leaf.dtype).dtype)
+
+
+def clip_by_norm(gradients: Any, max_norm: Any) -> Any:
+    """The gradients, made shorter if their global norm is above max_norm; their direction stays.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> tj.clip_by_norm([jnp.array([3.0]), jnp.array([4.0])], 2.5)
+    [Array([1.5], dtype=float32), Array([2.], dtype=float32)]
+    """
+    norm = global_norm(gradients)
+    return _map(lambda leaf: _scaled(leaf, norm, max_norm), gradients)
+
+
+@functools.partial(lift, name="clip_by_value")
+def _clipped(leaf, limit):
+    return jnp.clip(leaf, -limit, limit).astype(leaf.dtype)
+
+
+def clip_by_value(gradients: Any, limit: Any) -> Any:
+    """Every element of the gradients cut off at -limit and limit.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> tj.clip_by_value(jnp.array([-3.0, 0.5]), 1.0)
+    Array([-1. ,  0.5], dtype=float32)
+    """
+    return _map(lambda leaf: _clipped(leaf, limit), gradients)
+
+
+def accumulate(
+    fun: Callable[..., Any], steps: int, argnums: int | Sequence[int] = 0, batch: int | Sequence[int] = 1
+) -> Any:
+    """value_and_grad of a mean over a batch, in `steps` micro-batches: the memory of one, the gradient of all.
+
+    `batch` says which arguments have the batch as their leading axis. fun must be a mean over it. Called
+    on arrays; use it under jit, where the micro-batches are one lax.scan.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> loss = lambda w, x: jnp.mean((x * w) ** 2)
+    >>> tj.accumulate(loss, 2)(jnp.float32(3.0), jnp.arange(4.0))
+    (Array(31.5, dtype=float32), Array(21., dtype=float32))
+    """
+    check_callable(fun)
+    both = value_and_grad(fun, argnums)
+    batched = {batch} if isinstance(batch, int) else set(batch)
+
+    def accumulated(*args, **kwargs):
+        args, kwargs = _map(plain, (args, kwargs))
+
+        def split(leaf):
+            if leaf.shape[0] % steps:
+                raise ArgumentError(
+                    f"a batch of {leaf.shape[0]} cannot be cut into {steps} equal micro-batches", at=user_line()
+                )
+            return leaf.reshape((steps, leaf.shape[0] // steps, *leaf.shape[1:]))
+
+        parts = {i: _map(lambda leaf: split(jnp.asarray(leaf)), args[i]) for i in batched}
+        whole = lambda part: [part.get(i, arg) for i, arg in enumerate(args)]
+
+        def step(total, part):
+            return jax.tree.map(jnp.add, total, both(*whole(part), **kwargs)), None
+
+        first = {i: jax.tree.map(lambda leaf: leaf[0], part) for i, part in parts.items()}
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(lambda part: both(*whole(part), **kwargs), first))  # fmt: skip
+        total, _ = jax.lax.scan(step, zeros, parts)
+        return jax.tree.map(lambda leaf: (leaf / steps).astype(leaf.dtype), total)
+
+    return accumulated
+
+
+class LossScale(NamedTuple):
+    """Loss scaling for float16: small gradients would be rounded to zero, so the loss is made larger first.
+
+    `scale(loss)` before backward; `unscale(gradients)` after it; `adjust(finite)` gives the next scale: half
+    as large when something overflowed (skip that step), twice as large after `period` good steps.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> scaling = tj.LossScale.start(1024.0)
+    >>> value, gradient = tj.value_and_grad(lambda w: scaling.scale(w * w))(jnp.float16(0.5))
+    >>> scaling.unscale(gradient), bool(tj.all_finite(gradient))
+    (Array(1., dtype=float16), True)
+    >>> float(scaling.adjust(finite=False).factor)
+    512.0
+    """
+
+    factor: Any
+    good_steps: Any
+    period: Any
+
+    @classmethod
+    def start(cls, factor: float = 2.0**15, period: int = 2000) -> LossScale:
+        return cls(jnp.float32(factor), jnp.int32(0), jnp.int32(period))
+
+    def scale(self, loss: Any) -> Any:
+        return loss * self.factor.astype(loss.dtype)
+
+    def unscale(self, gradients: Any) -> Any:
+        return _map(lambda leaf: _unscaled(leaf, self.factor), gradients)
+
+    def adjust(self, finite: Any) -> LossScale:
+        grows = finite & (self.good_steps + 1 >= self.period)
+        factor = jnp.where(
+            finite, jnp.where(grows, self.factor * 2.0, self.factor), jnp.maximum(self.factor / 2.0, 1.0)
+        )
+        return LossScale(factor, jnp.where(finite & ~grows, self.good_steps + 1, 0).astype(jnp.int32), self.period)
+
+
+@functools.partial(lift, name="unscale")
+def _unscaled(leaf, factor):
+    return (leaf.astype(jnp.float32) / factor).astype(leaf.dtype)
+
+
+def all_finite(tree: Any) -> Any:
+    """Whether no element anywhere is NaN or infinite.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> bool(tj.all_finite({"a": jnp.ones(2), "b": jnp.array(jnp.inf)}))
+    False
+    """
+    leaves = [plain(leaf) for leaf in flatten(tree)[0]]
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])) if leaves else jnp.array(True)

@@ -1,0 +1,179 @@
+"""Check every rule of this installation on its samples: what `tapejax verify` runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import jax
+
+from tapejax.rules.registry import TABLE, name_of
+from tapejax.verify.check import Outcome, check_finite, check_sample
+from tapejax.verify.samples import FAMILIES, MANY_DEVICES, UNREACHABLE
+from tapejax.verify.samples.base import Sample
+
+WIDE = ("float64", "complex128")
+
+
+@dataclass(slots=True)
+class Check:
+    """One comparison that will be made."""
+
+    family: str
+    primitive: str
+    number: int
+    against: str  # "jax", "jax, order 2" or "finite"
+    dtype: str
+    run: Callable[[], Outcome]
+
+
+@dataclass(slots=True)
+class Result:
+    """One comparison that was made."""
+
+    family: str
+    primitive: str
+    number: int
+    against: str
+    dtype: str
+    ok: bool
+    error: float
+    message: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class SuiteReport:
+    """All results; `str` gives the table."""
+
+    results: list[Result]
+    unsampled: list[str]
+    seconds: float
+    device: str = field(default_factory=lambda: describe_device())
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures and not self.unsampled
+
+    @property
+    def failures(self) -> list[Result]:
+        return [result for result in self.results if not result.ok]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "device": self.device,
+            "jax": jax.__version__,
+            "seconds": self.seconds,
+            "unsampled": self.unsampled,
+            "results": [asdict(result) for result in self.results],
+        }
+
+    def __str__(self) -> str:
+        rows = [("family", "rules", "checks", "failed", "worst float64", "seconds")]
+        for family in sorted({result.family for result in self.results}):
+            of_family = [result for result in self.results if result.family == family]
+            wide = [r.error for r in of_family if r.dtype in WIDE and r.against != "finite" and r.ok]
+            rows.append((
+                family,
+                str(len({result.primitive for result in of_family})),
+                str(len(of_family)),
+                str(sum(not result.ok for result in of_family)),
+                f"{max(wide, default=0.0):.1e}",
+                f"{sum(result.seconds for result in of_family):.1f}",
+            ))  # fmt: skip
+        total = self.results
+        rows.append((
+            "all", str(len({(r.family, r.primitive) for r in total})), str(len(total)),
+            str(len(self.failures)), "", f"{self.seconds:.1f}",
+        ))  # fmt: skip
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = [
+            "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))) for row in rows
+        ]
+        lines.insert(1, "-" * len(lines[0]))
+        lines.insert(-1, "-" * len(lines[0]))
+        lines.append("")
+        for failure in self.failures:
+            lines.append(
+                f"WRONG {failure.primitive} #{failure.number} {failure.dtype} against {failure.against}: {failure.message}"
+            )
+        for family, devices in MANY_DEVICES.items():
+            if jax.device_count() < devices:
+                lines.append(f"NOT RUN {family}: needs {devices} devices, this machine has {jax.device_count()}")
+        for name in self.unsampled:
+            lines.append(f"UNCHECKED {name}: a rule with no sample")
+        verdict = "every rule agrees" if self.ok else f"{len(self.failures)} wrong, {len(self.unsampled)} unchecked"
+        lines.append(f"{verdict}  (jax {jax.__version__}, {self.device})")
+        return "\n".join(lines)
+
+
+def describe_device() -> str:
+    device = jax.devices()[0]
+    return f"{jax.device_count()} x {device.device_kind} ({device.platform})"
+
+
+def checks(*, quick: bool = False, only: Sequence[str] | None = None) -> list[Check]:
+    """What there is to check. quick: the first sample of each rule, in float64, first order."""
+    found = []
+    for family, samples in FAMILIES.items():
+        if jax.device_count() < MANY_DEVICES.get(family, 1):
+            continue
+        for primitive, entries in samples.items():
+            name = name_of(primitive)
+            if only and name not in only and family not in only:
+                continue
+            for number, sample in enumerate(entries[:1] if quick else entries):
+                found.extend(_checks_of(family, name, number, sample, quick))
+    return found
+
+
+def _checks_of(family: str, name: str, number: int, sample: Sample, quick: bool) -> Iterator[Check]:
+    def check(against, dtype, run):
+        return Check(family, name, number, against, dtype, run)
+
+    dtypes = sample.dtypes
+    if quick:
+        dtypes = [dtype for dtype in dtypes if dtype in WIDE][:1] or dtypes[:1]
+    if sample.orders >= 1:  # 0: jax has no derivative to compare with, finite differences are the judge
+        for dtype in dtypes:
+            yield check("jax", dtype, lambda dtype=dtype: check_sample(sample, dtype, 1))
+        if quick:
+            return
+    if sample.orders >= 2:
+        for dtype in dtypes:
+            if dtype in WIDE:
+                yield check("jax, order 2", dtype, lambda dtype=dtype: check_sample(sample, dtype, 2))
+    if sample.finite and "float64" in dtypes:
+        yield check("finite", "float64", lambda: check_finite(sample))
+
+
+def verify_rules(
+    *, quick: bool = False, only: Sequence[str] | None = None, progress: Callable[[int, int, str], None] | None = None
+) -> SuiteReport:
+    """Check every rule on its samples against jax.vjp, order 1 and 2, and finite differences."""
+    start = time.perf_counter()
+    todo = checks(quick=quick, only=only)
+    results = []
+    for done, check in enumerate(todo):
+        if progress is not None:
+            progress(done, len(todo), check.primitive)
+        begun = time.perf_counter()
+        try:
+            outcome = check.run()
+        except Exception as error:  # a rule that raises is as wrong as one that lies
+            outcome = Outcome(
+                False, float("inf"), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            )
+        results.append(
+            Result(
+                check.family, check.primitive, check.number, check.against, check.dtype,
+                outcome.ok, outcome.error, outcome.message, time.perf_counter() - begun,
+            )
+        )  # fmt: skip
+    sampled = {name_of(p) for samples in FAMILIES.values() for p, entries in samples.items() if entries}
+    rules = {entry.name for entry in TABLE.values() if entry.kind == "rule"}
+    unsampled = [] if only else sorted(rules - sampled - set(UNREACHABLE))
+    return SuiteReport(results, unsampled, time.perf_counter() - start)

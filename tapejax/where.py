@@ -1,0 +1,52 @@
+"""The user's own line: what every error and every action can name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import source_info_util
+
+_PACKAGES = tuple(
+    os.path.dirname(os.path.abspath(str(file))) + os.sep for file in (__file__, jax.__file__, np.__file__)
+)
+source_info_util.register_exclusion(_PACKAGES[0])  # so that the lines jax keeps are the user's too
+
+
+def is_internal(filename: str) -> bool:
+    """Whether a file belongs to tapejax, jax or numpy (their frames are skipped when naming a line)."""
+    return filename.startswith(_PACKAGES)
+
+
+_internal: dict[str, bool] = {}  # by file name, whose hash is kept; hashing a code object is slow
+
+
+def user_frame(depth: int = 1) -> tuple[Any, int] | None:
+    """(code, instruction offset) of the innermost frame outside of tapejax; cheap to keep."""
+    frame = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        filename = code.co_filename
+        internal = _internal.get(filename)
+        if internal is None:
+            internal = _internal[filename] = is_internal(filename)
+        if not internal:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
+def line_of(where: tuple[Any, int] | None) -> str:
+    """`file:line` of what `user_frame` returned."""
+    if where is None:
+        return ""
+    code, offset = where
+    lines = [line for start, stop, line in code.co_lines() if start <= offset < stop and line is not None]
+    return f"{code.co_filename}:{lines[-1] if lines else code.co_firstlineno}"
+
+
+def user_line() -> str:
+    return line_of(user_frame(2))

@@ -1,0 +1,86 @@
+"""One generic check for all rules; each test file here gives the family's samples to it."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tapejax.rules.registry import TABLE, Rule, name_of
+from tapejax.verify import check
+from tapejax.verify.check import check_finite, check_sample
+
+WIDE = ("float64", "complex128")
+
+
+def cases(samples, *, order):
+    """(sample, dtype) for every sample of a family that is checked at this order.
+
+    Every sample runs in double precision at order 1, the first of each rule also in float32 and at
+    order 2. What mostly repeats that is left to the slow run.
+    """
+
+    def marks(number, dtype):
+        once = number == 0 and (dtype in WIDE or dtype == "float32")
+        return [] if once or (order == 1 and dtype in WIDE) else [pytest.mark.slow]
+
+    return [
+        pytest.param(sample, dtype, id=f"{name_of(primitive)}-{number}-{dtype}", marks=marks(number, dtype))
+        for primitive, entries in samples.items()
+        for number, sample in enumerate(entries)
+        if sample.orders >= order
+        for dtype in (sample.dtypes if order == 1 else [d for d in sample.dtypes if d in WIDE])
+    ]
+
+
+def finite_cases(samples):
+    return [
+        pytest.param(sample, id=f"{name_of(primitive)}-{number}")
+        for primitive, entries in samples.items()
+        for number, sample in enumerate(entries)
+        if sample.finite and "float64" in sample.dtypes
+    ]
+
+
+def assert_sample(sample, dtype, order):
+    outcome = check_sample(sample, dtype, order)
+    assert outcome.ok, outcome.message
+
+
+def assert_finite(sample):
+    outcome = check_finite(sample)
+    assert outcome.ok, outcome.message
+
+
+def rules_without_samples(family, samples):
+    """Names of the family's rules that no sample exercises."""
+    names = {name_of(primitive) for primitive, entries in samples.items() if entries}
+    return sorted({e.name for e in TABLE.values() if e.kind == "rule" and e.family == family} - names)
+
+
+def is_caught(monkeypatch, primitive, saves, wrong, samples):
+    """Whether one of the primitive's samples fails with this wrong rule in place of the right one."""
+    entry = Rule(name_of(primitive), wrong, saves, cheap=True, zeros=True, family="mutant")
+    monkeypatch.setitem(TABLE, primitive, entry)
+    return any(
+        not (check_sample(sample, dtype) if sample.orders else check_finite(sample)).ok
+        for sample in samples[primitive]
+        for dtype in sample.dtypes
+        if dtype in ("float64", "complex128")
+    )
+
+
+def assert_equal_functions(function, same, *values):
+    """Our first and second derivatives of a function that jax refuses, against jax's of one that equals it."""
+    with jax.enable_x64(True):
+        args = [jnp.asarray(value, "float64") for value in values]
+        wrt = [True] * len(args)
+        for order in (1, 2):
+            function = partial(_gradients, check._ours, check.flat(function), wrt)
+            same = partial(_gradients, check._judge, check.flat(same), wrt)
+            outcome = check.compare(jax.jit(function)(*args), jax.jit(same)(*args), 1e-10, f"derivative {order}")
+            assert outcome.ok, outcome.message
+
+
+def _gradients(vjp, function, wrt, *args):
+    return vjp(function, args, wrt, 0)[1]

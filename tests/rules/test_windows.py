@@ -1,0 +1,118 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend.core.primitives import select_and_gather_add_p, select_and_scatter_add_p, select_and_scatter_p
+
+from tapejax.errors import RefusedPrimitive
+from tapejax.rules import windows as rules
+from tapejax.rules.registry import lookup
+from tapejax.verify.check import our_vjp
+from tapejax.verify.samples.windows import SAMPLES
+from tests.rules.harness import (
+    assert_equal_functions,
+    assert_finite,
+    assert_sample,
+    cases,
+    finite_cases,
+    is_caught,
+    rules_without_samples,
+)
+
+
+@pytest.mark.parametrize(("sample", "dtype"), cases(SAMPLES, order=1))
+def test_gradient_equals_jax(sample, dtype):
+    assert_sample(sample, dtype, order=1)
+
+
+@pytest.mark.parametrize(("sample", "dtype"), cases(SAMPLES, order=2))
+def test_second_derivative_equals_jax(sample, dtype):
+    assert_sample(sample, dtype, order=2)
+
+
+@pytest.mark.parametrize("sample", finite_cases(SAMPLES))
+def test_gradient_equals_finite_differences(sample):
+    assert_finite(sample)
+
+
+def test_every_rule_has_a_sample():
+    assert rules_without_samples("windows", SAMPLES) == []
+
+
+X = [0.5, -1.0, 2.0, 0.0, 3.0]
+
+
+def unrolled(combine, gap):
+    """Windows of two elements `gap` apart, by indexing."""
+    return lambda x: combine(x[: 5 - gap], x[gap:])
+
+
+def test_windows_of_products_equal_products_of_slices():
+    ours = lambda x: lax.reduce_window(x, 1.0, lax.mul, (2,), (1,), "VALID")
+    assert_equal_functions(ours, unrolled(jnp.multiply, 1), X)
+
+
+@pytest.mark.parametrize(("combine", "worst"), [(lax.max, -np.inf), (lax.min, np.inf)])
+def test_dilated_windows_equal_slices(combine, worst):
+    ours = lambda x: lax.reduce_window(x, worst, combine, (2,), (1,), "VALID", window_dilation=(2,))
+    assert_equal_functions(ours, unrolled(combine, 2), X)
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_the_first_of_equals_gets_it_all(dilation):
+    pooled = lambda x: [lax.reduce_window(x, -np.inf, lax.max, (3,), (1,), "VALID", window_dilation=(dilation,))]
+    outputs, pullback = our_vjp(pooled, [jnp.ones(5)], [True])
+    (ct,) = pullback([jnp.ones(outputs[0].shape)])
+    np.testing.assert_array_equal(ct, [1, 1, 1, 0, 0] if dilation == 1 else [1, 0, 0, 0, 0])
+
+
+def test_what_is_refused_says_why():
+    assert lookup(select_and_scatter_p).kind == "refused"
+    product = lambda x, i: lax.reduce_window(x, i, lax.mul, (2,), (1,), "VALID")
+    with pytest.raises(RefusedPrimitive, match="neutral element"):
+        our_vjp(product, [jnp.ones(3), jnp.float32(1)], [True, True])
+
+
+def extremum(better):
+    def wrong(ct, out, x, *, base_dilation, window_dilation, **where):
+        return (select_and_scatter_add_p.bind(ct, x, select_prim=better, **where),)
+
+    return wrong
+
+
+MUTANTS = {
+    "reduce_window_sum: window not turned": (
+        lax.reduce_window_sum_p,
+        "",
+        lambda ct, out, x, *, padding, **where: rules.reduce_window_sum(
+            ct, out, x, padding=[(high, low) for low, high in padding], **where
+        ),
+    ),
+    "reduce_window_sum: mean": (
+        lax.reduce_window_sum_p,
+        "",
+        lambda ct, out, x, **where: [ct / 2 for ct in rules.reduce_window_sum(ct, out, x, **where)],
+    ),
+    "reduce_window_max: the last of equals": (lax.reduce_window_max_p, "x", extremum(lax.gt_p)),
+    "reduce_window_min: the largest": (lax.reduce_window_min_p, "x", extremum(lax.ge_p)),
+    "select_and_scatter_add: the other end": (
+        select_and_scatter_add_p,
+        "x",
+        lambda ct, out, y, x, *, select_prim, **where: rules.select_and_scatter_add(
+            ct, out, y, x, select_prim=lax.le_p if select_prim is lax.ge_p else lax.ge_p, **where
+        ),
+    ),
+    "select_and_gather_add: sign": (
+        select_and_gather_add_p,
+        "x",
+        lambda ct, out, y, x, *, select_prim, base_dilation, window_dilation, **where: (
+            -select_and_scatter_add_p.bind(ct, x, select_prim=select_prim, **where),
+            None,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_wrong_rule_is_caught(mutant, monkeypatch):
+    assert is_caught(monkeypatch, *MUTANTS[mutant], SAMPLES)

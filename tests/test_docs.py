@@ -1,0 +1,131 @@
+"""What the documents show is what happens: every python block and every doctest is run."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+from jax.interpreters import ad
+
+import tapejax
+from tapejax.rules import TABLE
+from tests.test_layers import LAYERS
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "tapejax").rglob("*.md"))]  # fmt: skip
+MODULES = [m.name for m in pkgutil.walk_packages(tapejax.__path__, "tapejax.") if not m.name.endswith("__main__")]
+FLAGS = doctest.ELLIPSIS | doctest.REPORT_ONLY_FIRST_FAILURE
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = {"console", "text"}  # commands to type and what they print, pictures in letters
+
+
+def blocks(page):
+    """(language, first line's number, text) of each fenced block."""
+    text = page.read_text()
+    for found in FENCE.finditer(text):
+        yield found[1], text.count("\n", 0, found.start(2)), found[2]
+
+
+@pytest.fixture
+def rules_as_before():
+    """A page may register rules, ours or jax's; they are gone after it."""
+    before = [(table, dict(table)) for table in (TABLE, ad.primitive_jvps)]
+    yield
+    for table, entries in before:
+        table.clear()
+        table.update(entries)
+
+
+class Checker(doctest.OutputChecker):
+    """Compares with tensors and tapes numbered anew: a page's numbers are those of a fresh session."""
+
+    def check_output(self, want, got, flags):
+        return super().check_output(renumbered(want), renumbered(got), flags)
+
+
+def renumbered(text):
+    seen = {}
+    numbers = r"(?<=%)\d+|(?<=TensorId\()\d+|(?<=tape )\d+"
+    return re.sub(numbers, lambda found: seen.setdefault(found[0], f"#{len(seen)}"), text)
+
+
+def run_doctest(text, names, page, line):
+    test = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), line)
+    said = []
+    runner = doctest.DocTestRunner(Checker(), optionflags=FLAGS)
+    runner.run(test, out=said.append, clear_globs=False)
+    assert not runner.failures, "".join(said)
+    names.update(test.globs)  # the parser copies them
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_of_a_page_run_in_order(page, rules_as_before):
+    names = {"__name__": "__main__"}
+    for language, line, text in blocks(page):
+        if ">>>" in text:
+            assert language == "python", f"{page.name}:{line} has a session in a block that is not python"
+            run_doctest(text, names, page, line)
+        elif language == "python":
+            exec(compile("\n" * line + text, str(page), "exec"), names)
+        else:
+            assert language in NOT_RUN, f"{page.name}:{line} is a block of `{language}`, which nothing runs"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_commands_exist(page):
+    text = page.read_text()
+    for target in re.findall(r"(?<!\\)\[[^\]]*\]\(([\w./-]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for command in re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE):
+        assert command in targets, f"{page.name} says `make {command}`"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name):
+    module = importlib.import_module(name)
+    tree = ast.parse(inspect.getsource(module))
+    ours = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    said = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    for test in doctest.DocTestFinder().find(module, "module"):
+        if test.name == "module" or test.name.split(".")[1] in ours:  # a mirrored function has jax's docstring
+            runner.run(test, out=said.append)
+    assert not runner.failures, "".join(said)
+
+
+def test_a_wrong_block_is_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\n>>> 1 + 1\n3\n```\n")
+    with pytest.raises(AssertionError, match="Expected"):
+        test_blocks_of_a_page_run_in_order(page, None)
+
+
+def test_public_names_have_docstrings():
+    for name in tapejax.__all__:
+        assert getattr(tapejax, name).__doc__, name
+
+
+def test_the_architecture_page_names_layers_in_their_order():
+    named = re.findall(r"^\|[^|]*\| `(\w+)` \|", (ROOT / "docs/design.md").read_text(), re.MULTILINE)
+    assert len(named) > 15
+    assert named == [layer for layer in LAYERS if layer in named]
+
+
+def test_the_page_of_primitives_is_up_to_date():
+    page = (ROOT / "docs/primitives.md").read_text()
+    made_with = re.search(r"Made with jax (\S+) by", page)[1]
+    if made_with != jax.__version__:
+        pytest.skip(f"the page was made with jax {made_with}")
+    # In a process of its own: packages that other tests import bring primitives of theirs.
+    command = [sys.executable, "-m", "tapejax.coverage", "--markdown"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert page == made.stdout, "run: python -m tapejax.coverage --markdown > docs/primitives.md"

@@ -1,0 +1,212 @@
+"""Every error: the builtin that people expect, four parts, and a way to another process."""
+
+import inspect
+import pickle
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend.core import Primitive
+
+import tapejax as tj
+from tapejax import errors
+from tapejax.rules import rule
+
+CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, tj.TapejaxError)]
+BUILTINS = {
+    "RequiresGradError": ValueError, "TapeError": RuntimeError, "ConsumedTapeError": RuntimeError,
+    "WrongTapeError": RuntimeError, "SeedError": ValueError, "BackwardError": RuntimeError,
+    "GradientMismatchError": ValueError, "MissingGradientError": KeyError, "TensorConversionError": TypeError,
+    "ImmutableTensorError": TypeError, "ConcreteValueError": TypeError, "DtypeError": TypeError,
+    "ArgumentError": (TypeError, ValueError), "MissingRule": NotImplementedError,
+    "RefusedPrimitive": NotImplementedError, "RuleSignatureError": TypeError, "UnknownLengthError": ValueError,
+}  # fmt: skip
+BASES = {"TapejaxError", "RuleError"}
+
+
+def leaf(data=(1.0, 2.0)):
+    return tj.tensor(list(data), requires_grad=True)
+
+
+def unknown_primitive(x):
+    primitive = Primitive("nobody_knows_me")
+    primitive.def_impl(lambda x: x)
+    primitive.def_abstract_eval(lambda x: x)
+    return primitive.bind(x)
+
+
+def newton(a):
+    return lax.while_loop(lambda s: jnp.abs(s * s - a) > 1e-6, lambda s: (s + a / s) / 2, a)
+
+
+class Failing(tj.TapeAction):
+    def __init__(self, tensor):
+        self.inputs = self.outputs = (tensor.id,)
+
+    def backward(self, grads):
+        raise ZeroDivisionError("never")
+
+
+# --- one way to meet each error, as a user would --------------------------------------------------
+
+
+def requires_grad():
+    tj.backward(tj.tensor(1.0))
+
+
+def tape():
+    parent, child = tj.Tape(), tj.Tape()
+    parent.merge([child])
+
+
+def consumed_tape():
+    y = leaf() * 2
+    tj.backward(y)
+    tj.backward(y)
+
+
+def wrong_tape():
+    with tj.Tape():
+        y = leaf() * 2
+    tj.backward(y)
+
+
+def seed():
+    tj.backward(leaf() * 2, seed=np.ones(3, "f"))
+
+
+def backward():
+    x = leaf()
+    tj.record(Failing(x))
+    tj.backward(x)
+
+
+def gradient_mismatch():
+    tj.Gradients().insert(leaf(), np.ones(3, "f"))
+
+
+def missing_gradient():
+    tj.Gradients()[leaf()]
+
+
+def tensor_conversion():
+    np.asarray(leaf())
+
+
+def tensor_conversion_by_jax():
+    jnp.asarray(leaf())
+
+
+def immutable_tensor():
+    leaf()[0] = 1.0
+
+
+def concrete_value():
+    jax.jit(lambda v: tj.tensor(v).item())(1.0)
+
+
+def dtype():
+    tj.tensor([1, 2], requires_grad=True)
+
+
+def argument():
+    tj.lift(3)
+
+
+def missing_rule():
+    tj.lift(unknown_primitive)(leaf())
+
+
+def missing_rule_when_refused():
+    tj.lift(unknown_primitive, foreign="error")(leaf())
+
+
+def refused_primitive():
+    like = jax.ShapeDtypeStruct((2,), jnp.float32)
+    tj.lift(lambda x: jax.pure_callback(lambda v: v, like, x))(leaf())
+
+
+def rule_signature():
+    rule("no_such_primitive", saves="z")(lambda ct, out, x: (ct,))
+
+
+def unknown_length():
+    jax.jit(lambda v: tj.lift(newton)(tj.tensor(v, requires_grad=True)).value)(2.0)
+
+
+WAYS = [
+    requires_grad, tape, consumed_tape, wrong_tape, seed, backward, gradient_mismatch, missing_gradient,
+    tensor_conversion, tensor_conversion_by_jax, immutable_tensor, concrete_value, dtype, argument, missing_rule,
+    missing_rule_when_refused, refused_primitive, rule_signature, unknown_length,
+]  # fmt: skip
+
+
+def meet(way):
+    with pytest.raises(tj.TapejaxError) as caught:
+        way()
+    return caught.value
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_an_error_says_what_and_where(way):
+    error = meet(way)
+    text = str(error)
+    assert text.splitlines()[0] == error.what.splitlines()[0]
+    assert error.at
+    assert __file__ in error.at, "the user's line is in this file"
+    for part in (error.at, error.action, error.fix):
+        assert part is None or part in text
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_an_error_survives_pickling(way):
+    error = meet(way)
+    loaded = pickle.loads(pickle.dumps(error))
+    assert type(loaded) is type(error)
+    assert str(loaded) == str(error)
+    assert (loaded.what, loaded.at, loaded.action, loaded.fix) == (error.what, error.at, error.action, error.fix)
+
+
+def test_every_error_of_the_core_is_met_above():
+    met = {type(meet(way)).__name__ for way in WAYS}
+    assert met == set(BUILTINS)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_a_class_is_also_the_builtin_people_expect(cls):
+    assert cls.__doc__
+    expected = BUILTINS.get(cls.__name__, ())
+    assert all(issubclass(cls, one) for one in (expected if isinstance(expected, tuple) else (expected,)))
+    also = [base for base in cls.__mro__ if base.__module__ == "builtins"]
+    assert cls.__name__ in BASES or also != [Exception, BaseException, object]
+
+
+def test_parts_stand_in_their_own_lines():
+    error = errors.SeedError("it went wrong", at="train.py:41", action="%7 = foo %3", fix="do it right")
+    assert str(error) == "it went wrong\n  at      train.py:41\n  action  %7 = foo %3\n  fix     do it right"
+
+
+def test_a_key_error_shows_its_message_and_not_its_repr():
+    assert "\n" in str(meet(missing_gradient))
+
+
+def test_an_error_keeps_no_program_alive():
+    assert isinstance(meet(refused_primitive).action, str)
+
+
+def test_what_a_failed_pass_keeps_is_named_in_another_process():
+    loaded = pickle.loads(pickle.dumps(meet(backward)))
+    assert loaded.failed == loaded.actions[-1]
+    assert loaded.failed.startswith("Failing(TensorId(")
+    assert loaded.gradients is None
+    assert loaded.index == 0
+
+
+def test_the_line_is_that_of_the_call():
+    line = sys._getframe().f_lineno + 2
+    with pytest.raises(tj.TapejaxError) as caught:
+        np.asarray(leaf())
+    assert caught.value.at == f"{__file__}:{line}"

@@ -1,0 +1,69 @@
+"""The examples run, and what they learn is what the same loop learns with jax's own gradients."""
+
+import importlib.util
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import tapejax as tj
+
+FOLDER = Path(__file__).parent.parent / "examples"
+EXAMPLES = sorted(FOLDER.glob("[0-9]*.py"))
+
+
+def load(stem):
+    spec = importlib.util.spec_from_file_location(stem, FOLDER / f"{stem}.py")
+    module = importlib.util.module_from_spec(spec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the other packages, when they are imported
+        spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_short(path):
+    assert len(path.read_text().splitlines()) <= 80
+
+
+def test_maml_equals_jax():
+    maml = load("01_maml")
+    p, tasks = maml.start(jax.random.key(0), width=4), maml.sine_tasks(jax.random.key(1), n=2, size=4)
+    with jax.enable_x64(True):
+        p, tasks = jax.tree.map(lambda leaf: leaf.astype("float64"), (p, tasks))
+        ours = jax.jit(tj.value_and_grad(maml.meta_loss))(p, tasks)
+        judge = jax.value_and_grad(lambda p: maml.meta_loss(p, tasks, jax.grad))(p)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), ours, judge)
+    losses = maml.main(20)
+    assert losses[-1] < losses[3]
+
+
+def test_gradient_penalty_equals_jax():
+    penalty = load("02_gradient_penalty")
+    p, batch = penalty.start(jax.random.key(0), width=4), penalty.data(jax.random.key(1), n=4)
+    tensors = {name: tj.tensor(value, requires_grad=True) for name, value in p.items()}
+    with tj.Tape():
+        loss = penalty.critic_loss(tensors, *batch)
+        grads = tj.backward(loss)
+    value, judge = jax.jit(jax.value_and_grad(penalty.judge))(p, *batch)
+    np.testing.assert_allclose(loss.value, value, rtol=1e-5)
+    for name, tensor in tensors.items():
+        np.testing.assert_allclose(grads[tensor], judge[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("stem", ["03_equinox", "04_flax_nnx"])
+@pytest.mark.parametrize("jit", [lambda f: f, tj.jit, jax.jit], ids=["eager", "tapejax.jit", "jax.jit"])
+def test_training_equals_jax(stem, jit):
+    pytest.importorskip(stem[3:].split("_")[0])
+    example = load(stem)
+    ours = example.train(tj.value_and_grad, jit)
+    judge = example.train(jax.value_and_grad, jax.jit)
+    np.testing.assert_allclose(ours, judge, rtol=1e-5, atol=1e-5)
+
+
+def test_one_decorator_changes_nothing_but_speed():
+    eager, compiled = load("05_optax_step").main()
+    np.testing.assert_allclose(eager, compiled, rtol=1e-5)
+    assert eager[-1] < 0.1 * eager[0]

@@ -1,0 +1,402 @@
+"""Deferred and fused execution: nobody can tell, except by the clock."""
+
+import gc
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tapejax as tj
+from tapejax import block, hot
+
+tanh = tj.lift(jnp.tanh)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    hot.structures.clear()
+    block.forward_programs.clear()
+
+
+def leaf(value):
+    return tj.tensor(value, requires_grad=True)
+
+
+def params(seed=0):
+    rng = np.random.default_rng(seed)
+    return [leaf(rng.standard_normal((3, 3)).astype("f")) for _ in range(3)]
+
+
+def forward(x, ws):
+    h = x
+    for w in ws:
+        h = tanh(h @ w) + h
+    return (h * h).sum()
+
+
+def expected(x, ws):
+    def f(x, ws):
+        h = x
+        for w in ws:
+            h = jnp.tanh(h @ w) + h
+        return (h * h).sum()
+
+    return jax.value_and_grad(f, argnums=(0, 1))(x.value, [w.value for w in ws])
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("only", [False, True])
+def test_every_pass_gives_the_same(looked_at, retain, only):
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    value, (dx, dws) = expected(x, ws)
+    sizes = set()
+    for _ in range(4):
+        loss = forward(x, ws)
+        if looked_at:
+            float(loss)
+        grads = tj.backward(loss, wrt=ws if only else None, retain_tape=retain)
+        sizes.add(len(grads))
+        np.testing.assert_allclose(loss.value, value, rtol=1e-5)
+        for w, dw in zip(ws, dws, strict=True):
+            np.testing.assert_allclose(grads[w], dw, rtol=1e-4, atol=1e-5)
+        if not only:
+            np.testing.assert_allclose(grads[x], dx, rtol=1e-4, atol=1e-5)
+        if retain:
+            again = tj.backward(loss)
+            np.testing.assert_allclose(again[ws[0]], grads[ws[0]], rtol=1e-5)
+    assert sizes == ({3} if only else {3 * 3 + 2 + 4})
+
+
+def test_second_time_is_one_program():
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    for _ in range(3):
+        tj.backward(forward(x, ws), wrt=ws)
+    compiled = [s for s in hot.structures.entries.values() if s is not None]
+    assert len(compiled) == 1
+    assert len(compiled[0]._both) == 1
+
+
+def test_values_that_are_still_held_come_out_of_the_fused_program():
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    for _ in range(4):
+        h = tanh(x @ ws[0])
+        loss = (h * h).sum()
+        tj.backward(loss, wrt=ws)
+        np.testing.assert_allclose(h.value, np.tanh(x.numpy() @ ws[0].numpy()), rtol=1e-5)
+
+
+def test_shape_error_comes_at_its_own_line():
+    x = leaf(np.ones((2, 3), "f"))
+    with pytest.raises(TypeError, match=r"incompatible|contracting"):
+        x @ x
+
+
+def test_nothing_runs_before_it_is_looked_at_and_dead_results_never():
+    x = leaf(2.0)
+    y = x * 3.0
+    dead = y * 5.0
+    result = dead._value
+    assert y._value.block is not None
+    assert result.block is not None
+    slots = tj.current_tape().block.wire().n_calls
+    assert slots == 2
+    del dead, result
+    assert tj.current_tape().block.alive() == (0,)
+    assert float(y) == 6.0
+
+
+def test_detached_tensor_shares_the_value_but_not_the_gradient():
+    x = leaf(3.0)
+    for _ in range(3):
+        y = x * 2.0
+        z = y * y.detach()
+        grads = tj.backward(z)
+        assert grads[x] == 2.0 * 6.0
+        assert grads[y] == 6.0
+
+
+def test_same_tensor_used_many_times_accumulates():
+    x = leaf(1.5)
+    for _ in range(3):
+        y = x * x
+        for _ in range(5):
+            y = y + x
+        assert tj.backward(y)[x] == 2 * 1.5 + 5
+
+
+def test_more_ops_than_a_block_holds():
+    x = leaf(1.0)
+    for _ in range(3):
+        y = x
+        for _ in range(3 * block.LIMIT + 7):
+            y = y * 1.001
+        grads = tj.backward(y, wrt=x)
+        np.testing.assert_allclose(grads[x], 1.001 ** (3 * block.LIMIT + 7), rtol=1e-4)
+        assert len(grads) == 1
+
+
+def test_root_used_further_and_several_roots():
+    x = leaf(2.0)
+    for _ in range(3):
+        a = x * x
+        b = a * 3.0
+        grads = tj.backward([a, b])
+        assert grads[a] == 1.0 + 3.0
+        assert grads[x] == 4.0 * 2 * 2.0
+
+
+def test_user_action_between_ops():
+    class Double(tj.TapeAction):
+        def __init__(self, at):
+            self.at = at
+
+        def backward(self, grads):
+            grads.insert(self.at, grads[self.at])
+
+    x = leaf(2.0)
+    for _ in range(3):
+        y = x * x
+        tj.record(Double(y.id))
+        z = y * 3.0
+        w = z * 1.0
+        assert tj.backward(w)[x] == 2 * 3 * 2 * 2.0
+
+
+def test_settings_are_those_of_the_call():
+    x = leaf(np.full((64, 64), 1 / 3, "f"))
+    with jax.default_matmul_precision("bfloat16"):
+        y = x @ x
+    with jax.enable_x64(True):
+        z = tj.tensor(np.ones(3)) * 2.0
+    assert y.dtype == jnp.float32
+    assert z.dtype == jnp.float64
+    assert z.value.dtype == jnp.float64
+    np.testing.assert_allclose(y.value, (x.value @ x.value), rtol=1e-2)
+
+
+def test_value_looked_at_inside_a_trace_does_not_leak_a_tracer():
+    x = leaf(2.0)
+    y = x * 3.0
+
+    @jax.jit
+    def f(a):
+        return a + y.value
+
+    assert f(1.0) == 7.0
+    assert not isinstance(y.value, jax.core.Tracer)
+    assert tj.backward(y)[x] == 3.0
+
+
+def test_value_looked_at_by_another_thread():
+    x = leaf(np.ones(4, "f"))
+    wrong = []
+
+    def look(t, value):
+        if float(t.value[0]) != value:
+            wrong.append((t, value))
+
+    for i in range(50):
+        y = x * float(i)
+        threads = [threading.Thread(target=look, args=(y, float(i))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        z = y + 1.0
+        for thread in threads:
+            thread.join()
+        assert float(z.value[0]) == i + 1.0
+    assert not wrong
+
+
+def test_switched_off():
+    x = leaf(2.0)
+    tj.fusion.enabled = False
+    try:
+        y = x * x
+        assert isinstance(y._value, jax.Array)
+        assert tj.backward(y + x)[x] == 5.0
+    finally:
+        tj.fusion.enabled = True
+
+
+def test_memory_is_let_go():
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    for _ in range(4):
+        tj.backward(forward(x, ws), wrt=ws)
+    gc.collect()
+    before = len(jax.live_arrays())
+    for _ in range(10):
+        tj.backward(forward(x, ws), wrt=ws)
+    gc.collect()
+    assert len(jax.live_arrays()) <= before + 1
+
+
+def test_cache_of_programs_is_bounded():
+    x = leaf(1.0)
+    for n in range(30):
+        y = x
+        for _ in range(n + 2):
+            y = y * 2.0
+        tj.backward(y)
+    assert len(hot.structures.entries) <= block.MAX_PROGRAMS
+
+
+def test_failing_action_is_named_when_the_tape_is_hot():
+    from tapejax import errors
+
+    @tj.custom_op(jit=False)
+    def broken(x):
+        return x * 2
+
+    broken.defbackward(lambda ct, out, x: 1 / 0)
+    x = leaf(1.0)
+    for _ in range(3):
+        y = x * 3.0
+        z = broken(y * 2.0)
+        w = z * 2.0
+        with pytest.raises(errors.BackwardError, match="Broken") as caught:
+            tj.backward(w)
+        assert caught.value.index == 2
+        assert len(caught.value.actions) == 3
+        assert caught.value.gradients[z] == 2.0
+
+
+# --- other people's actions, late calls, failures ------------------------------------------------------
+
+
+class Tenfold(tj.TapeAction):
+    """The derivative of y = 10 x, where y is a leaf that was made by hand."""
+
+    def __init__(self, x, y):
+        self.inputs, self.outputs = (x.id,), (y.id,)
+
+    def backward(self, grads):
+        grads.insert(self.inputs[0], grads[self.outputs[0]] * 10)
+
+
+def test_wrt_through_an_action_that_makes_a_leaf():
+    x = leaf(2.0)
+    for _ in range(4):
+        y = leaf(x.value * 10)
+        tj.record(Tenfold(x, y))
+        z = y * 3.0
+        grads = tj.backward(z * 2.0, wrt=x)
+        assert grads[x] == 60.0
+        assert len(grads) == 1
+
+
+class Double(tj.TapeAction):
+    """Changes the gradient of one tensor on its way; says so, or not."""
+
+    def __init__(self, at, told):
+        self.at = at
+        if told:
+            self.inputs = self.outputs = (at,)
+
+    def backward(self, grads):
+        grads.insert(self.at, grads[self.at])
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_wrt_with_a_users_action_in_the_middle_of_a_block(told):
+    x = leaf(2.0)
+    for _ in range(4):
+        y = x * x
+        y = y * 1.0
+        tj.record(Double(y.id, told))
+        z = y * 3.0
+        assert tj.backward(z * 1.0, wrt=x)[x] == 2 * 3 * 2 * 2.0
+
+
+def test_wrt_with_an_op_that_runs_at_once_in_the_middle_of_a_block():
+    seen = []
+    noisy = tj.lift(lambda v: (jax.debug.callback(seen.append, v), v * 1.0)[1], name="noisy")
+    x = leaf(2.0)
+    for _ in range(4):
+        y = x * x
+        y = y * 1.0
+        z = y * 3.0 + noisy(x)
+        assert tj.backward(z * 1.0, wrt=x)[x] == 13.0
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_a_function_closes_over_is_read_when_its_plan_is_made(recorded):
+    box = [2.0]
+    scale = tj.lift(lambda v: v * box[0])
+    y = scale(tj.tensor(1.0, requires_grad=recorded))
+    box[0] = 3.0
+    assert float(y) == 2.0
+
+
+def test_a_function_may_use_tensors_that_are_pending():
+    x = tj.tensor(1.0)
+    box = [x * 2.0]
+    scale = tj.lift(lambda v: v * (box[0] * 1.0).value)
+    y = scale(x)
+    box[0] = x * 3.0
+    assert float(y) == 2.0
+
+
+def test_failing_op_is_named_when_the_tape_is_hot():
+    from tapejax import errors
+
+    x = leaf(-1.0)
+    for _ in range(3):
+        with jax.debug_nans(True):
+            root = tj.lift(jnp.sqrt)(x * 2.0) * 2.0
+            with pytest.raises(errors.BackwardError, match="FloatingPointError"):
+                tj.backward(root)
+            assert tj.backward(x * 3.0 * 2.0)[x] == 6.0
+
+
+def test_call_that_comes_while_another_thread_runs_the_block(monkeypatch):
+    x = tj.tensor(2.0)
+    y = x * 3.0
+    tape_block = tj.current_tape().block
+    late = []
+
+    def slow(*args):
+        if not late:  # the owner had looked whether the block takes more just before it was sealed
+            late.append(None)
+            tape_block.sealed = False
+            late[0] = y * 5.0
+            tape_block.sealed = True
+        return run_forward(*args)
+
+    run_forward = block.run_forward
+    monkeypatch.setattr(block, "run_forward", slow)
+    assert float(y) == 6.0
+    assert float(late[0]) == 30.0
+
+
+def test_gradients_have_the_width_of_the_forward():
+    x = leaf(np.float32(2.0))
+    for _ in range(4):
+        with jax.enable_x64(True):
+            y = (x * x) * np.float64(1 / 3)
+            y = y * 1.0
+        grads = tj.backward(y)
+        assert grads[y].dtype == jnp.float64
+        assert grads[x].dtype == jnp.float32
+        np.testing.assert_allclose(grads[x], 4 / 3, rtol=1e-6)
+
+
+def test_action_of_a_consumed_tape_says_so():
+    from tapejax import errors
+
+    x = leaf(2.0)
+    for hot_tape in (False, True, True):
+        y = x * x
+        z = y * y
+        actions = tj.current_tape().actions
+        tj.backward(z)
+        grads = tj.Gradients()
+        grads.insert(z.id, 1.0)
+        if hot_tape:
+            with pytest.raises(errors.ConsumedTapeError, match="let go"):
+                actions[1].backward(grads)
+        else:
+            actions[1].backward(grads)
+            assert grads[y] == 2 * 4.0

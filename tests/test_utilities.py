@@ -1,0 +1,68 @@
+"""Norms, clipping, accumulation and loss scaling, against optax or the plain formula."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import tapejax as tj
+
+G = {"a": jnp.array([3.0, -4.0]), "b": [jnp.array(12.0)]}
+
+
+def test_norm_and_clipping_as_optax_has_them():
+    assert tj.global_norm(G) == 13.0
+    assert tj.global_norm({}) == 0.0
+    clip = lambda transform: transform.update(G, transform.init(G))[0]
+    for ours, judge in [
+        (tj.clip_by_norm(G, 1.0), clip(optax.clip_by_global_norm(1.0))),
+        (tj.clip_by_norm(G, 50.0), G),
+        (tj.clip_by_value(G, 3.5), clip(optax.clip(3.5))),
+        (tj.clip_by_norm(jax.tree.map(jnp.zeros_like, G), 1.0), jax.tree.map(jnp.zeros_like, G)),
+    ]:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, judge)
+
+
+def test_float16_norm_does_not_overflow():
+    g = jnp.full(4, 300.0, jnp.float16)
+    assert tj.global_norm(g) == 600.0
+    assert tj.clip_by_norm(g, 1.0).dtype == jnp.float16
+
+
+def test_clipping_of_tensors_is_recorded():
+    x = tj.tensor([3.0, 4.0], requires_grad=True)
+    y = tj.clip_by_norm(x, 1.0).sum()
+    judge = jax.grad(lambda x: (x / jnp.sqrt(jnp.sum(x * x))).sum())(x.value)
+    np.testing.assert_allclose(tj.backward(y)[x], judge, atol=1e-6)
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch():
+    loss = lambda p, x, y: jnp.mean((jnp.tanh(x @ p["w"]) - y) ** 2)
+    p, x, y = {"w": jnp.ones(3) / 2}, jnp.arange(24.0).reshape(8, 3) / 24, jnp.linspace(0.0, 1.0, 8)
+    judge = jax.value_and_grad(loss)(p, x, y)
+    for steps in (1, 4):
+        ours = jax.jit(tj.accumulate(loss, steps, batch=(1, 2)))(p, x, y)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), ours, judge)
+    with pytest.raises(ValueError, match="cut into 3"):
+        tj.accumulate(loss, 3, batch=(1, 2))(p, x, y)
+
+
+def test_loss_scaling_saves_small_gradients():
+    tiny = jnp.float16(1e-4)
+    f = lambda w: (w * tiny) * tiny  # its gradient, 1e-8, is 0 in float16
+    assert tj.grad(f)(jnp.float16(1.0)) == 0.0
+    scaling = tj.LossScale.start(2.0**14)
+    scaled = tj.grad(lambda w: scaling.scale(f(w)))(jnp.float16(1.0))
+    assert tj.all_finite(scaled)
+    np.testing.assert_allclose(scaled.astype(jnp.float32) / scaling.factor, 1e-8, rtol=1e-2)
+
+
+def test_loss_scale_shrinks_on_overflow_and_grows_after_good_steps():
+    scaling = tj.LossScale.start(8.0, period=2)
+    assert not tj.all_finite({"a": jnp.array([1.0, jnp.nan])})
+    assert scaling.adjust(jnp.array(False)).factor == 4.0
+    once = scaling.adjust(jnp.array(True))
+    assert (once.factor, once.good_steps) == (8.0, 1)
+    twice = jax.jit(lambda s: s.adjust(jnp.array(True)))(once)
+    assert (twice.factor, twice.good_steps) == (16.0, 0)
