@@ -52,9 +52,10 @@ class Checker(doctest.OutputChecker):
 
 
 def renumbered(text):
-    seen = {}
-    numbers = r"(?<=%)\d+|(?<=TensorId\()\d+|(?<=tape )\d+"
-    return re.sub(numbers, lambda found: seen.setdefault(found[0], f"#{len(seen)}"), text)
+    for numbers in (r"(?<=%)\d+|(?<=TensorId\()\d+", r"(?<=tape )\d+"):  # tensors and tapes count apart
+        seen = {}
+        text = re.sub(numbers, lambda found, seen=seen: seen.setdefault(found[0], f"#{len(seen)}"), text)
+    return text
 
 
 def run_doctest(text, names, page, line):
