@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import primitives as p
 
 from tapejax import compat
@@ -43,7 +44,15 @@ def custom_jvp_call(eqn, in_avals, out_avals, active_in, tools):
     if tools.options.linear:
         return inlined(eqn.params["call_jaxpr"], active_in, tools)
     function = compat.equation_as_function(eqn.origin)
-    pushed = pushforward(function, in_avals, out_avals, active_in, tools)
+    try:
+        pushed = pushforward(function, in_avals, out_avals, active_in, tools)
+    except jax.errors.UnexpectedTracerError as error:
+        raise RefusedPrimitive(
+            "the rule of a `custom_jvp` reads one of its nondiff_argnums, which is a traced array here",
+            at=eqn.line,
+            action=eqn,
+            fix="fix that argument before lifting, as in lift(lambda x: f(2, x)); jax.jit needs the same",
+        ) from error
     if any(inner.name == "custom_lin" for inner in pushed.eqns):
         # The user's rule differentiates a custom_vjp in forward mode, which has no program.
         return vjp_step(function, in_avals, out_avals, active_in)
@@ -94,7 +103,11 @@ def pushforward(function, in_avals, out_avals, active_in, tools):
         results, slopes = jax.jvp(of_wanted, [operands[i] for i in wanted], tangents)
         return results, [slopes[i] for i in inexact]
 
-    return tools.flatten(jax.make_jaxpr(push)(list(in_avals), [in_avals[i].strip_weak_type() for i in wanted]))
+    pushed = tools.flatten(jax.make_jaxpr(push)(list(in_avals), [in_avals[i].strip_weak_type() for i in wanted]))
+    for value in pushed.constants.values():
+        if isinstance(value, jax.core.Tracer):
+            lax.optimization_barrier(value)  # raises if the trace it belongs to is over
+    return pushed
 
 
 def transposed(pushed, in_avals, out_avals, active_in, tools) -> Step:

@@ -5,6 +5,7 @@ import pytest
 from jax import lax
 from jax.custom_derivatives import linear_call
 
+import tapejax
 from tapejax.errors import RefusedPrimitive
 from tapejax.program import trace
 from tapejax.reverse import Options, reverse
@@ -232,3 +233,17 @@ def test_rule_that_applies_its_own_function_to_tangents():
 def pulled(f, args, argument):
     _, pullback = our_vjp(f, [jnp.asarray(arg) for arg in args], [True] * len(args))
     return pullback([jnp.ones(())])[argument]
+
+
+def test_a_fixed_argument_that_is_traced_gives_jax_s_answer_or_a_clear_refusal():
+    """jax 0.10 cannot follow it either, inside a jit; 0.12 can."""
+    expn, x = jax.scipy.special.expn, jnp.array([0.5, 1.0, 2.0])
+    expected = jax.grad(lambda x: expn(2, x).sum())(x)
+    weights = tapejax.tensor(x, requires_grad=True)
+    np.testing.assert_allclose(tapejax.lift(lambda x: expn(2, x))(weights).sum().backward()[weights], expected, 1e-6)
+    try:
+        found = tapejax.lift(expn)(2, weights).sum().backward()[weights]
+    except RefusedPrimitive as error:
+        assert "nondiff_argnums" in str(error) and "lift(lambda" in str(error)  # noqa: PT017  either will do
+    else:
+        np.testing.assert_allclose(found, expected, 1e-6)
