@@ -33,7 +33,16 @@ Call = tuple[Plan, Sequence[Any], Sequence[Any] | None, Sequence[Lazy], Sequence
 
 
 class Fusion:
-    """Whether ops are deferred and fused: `tapejax.fusion.enabled = False` runs each by itself, at once."""
+    """Whether ops are deferred and fused: `tapejax.fusion.enabled = False` runs each by itself, at once.
+
+    The environment variable TAPEJAX_FUSION=0 switches it off from the start.
+
+    >>> import tapejax as tj
+    >>> before, tj.fusion.enabled = tj.fusion.enabled, False
+    >>> float(tj.tensor(2.0) * 3)  # ran when it was called
+    6.0
+    >>> tj.fusion.enabled = before
+    """
 
     def __init__(self) -> None:
         self.enabled = os.environ.get("TAPEJAX_FUSION", "1") != "0"

@@ -31,7 +31,13 @@ def plans(name: str | None = None) -> list[Plan]:
 
 
 def clear_plans() -> None:
-    """Forget every plan and every fused program; they are made again when they are needed."""
+    """Forget every plan and every fused program; they are made again when they are needed.
+
+    >>> import tapejax as tj
+    >>> tj.clear_plans()
+    >>> tj.plans()
+    []
+    """
     for op in _ops():
         with op._lock:
             op.plans.clear()

@@ -21,6 +21,13 @@ class TapejaxError(Exception):
     """The base of all errors raised by tapejax.
 
     Keeps the four parts of its message as attributes: `what`, `at`, `action`, `fix`.
+
+    >>> import tapejax as tj
+    >>> try:
+    ...     tj.backward(tj.tensor(1.0))
+    ... except tj.TapejaxError as error:
+    ...     print(error.fix)
+    make an input with requires_grad=True, and compute the root outside of no_grad, detach and stop_gradient
     """
 
     def __init__(

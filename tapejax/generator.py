@@ -83,7 +83,15 @@ def current() -> Stream:
 
 
 def seed(number: int) -> None:
-    """Start this context's stream of random keys anew."""
+    """Start this context's stream of random keys anew.
+
+    >>> import tapejax as tj
+    >>> tj.random.seed(0)
+    >>> first = tj.random.normal()
+    >>> tj.random.seed(0)
+    >>> bool(first == tj.random.normal())
+    True
+    """
     global _main
     if not isinstance(number, (int, np.integer)):
         raise ArgumentError(
@@ -97,19 +105,39 @@ def seed(number: int) -> None:
 
 
 def next_key() -> Any:
-    """A new key from this context's stream."""
+    """A new key from this context's stream; draw it outside of a jitted function and pass it in.
+
+    >>> import jax, tapejax as tj
+    >>> jax.jit(lambda key: jax.random.normal(key, (2,)))(tj.random.next_key()).shape
+    (2,)
+    """
     return current().draw()
 
 
 def get_state() -> tuple[str, tuple[int, ...], int]:
-    """The state of this context's stream: plain values, to be kept or written to a file."""
+    """The state of this context's stream: plain values, to be kept or written to a file.
+
+    >>> import tapejax as tj
+    >>> tj.random.seed(0)
+    >>> name, words, drawn = tj.random.get_state()
+    >>> words, drawn
+    ((0, 0), 0)
+    """
     stream = current()
     words = np.asarray(jax.random.key_data(stream.root))
     return str(jax.random.key_impl(stream.root)), tuple(int(word) for word in words), stream.count
 
 
 def set_state(state: tuple[str, tuple[int, ...], int]) -> None:
-    """Go on from a state that get_state gave."""
+    """Go on from a state that get_state gave.
+
+    >>> import tapejax as tj
+    >>> state = tj.random.get_state()
+    >>> first = tj.random.normal()
+    >>> tj.random.set_state(state)
+    >>> bool(first == tj.random.normal())
+    True
+    """
     try:
         impl, words, count = state
         root = jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=impl)

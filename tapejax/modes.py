@@ -94,7 +94,15 @@ class no_grad(_GradMode):
 
 
 class enable_grad(_GradMode):
-    """Record again inside a no_grad."""
+    """Record again inside a no_grad. Also a decorator.
+
+    >>> import tapejax as tj
+    >>> x = tj.tensor(2.0, requires_grad=True)
+    >>> with tj.no_grad(), tj.enable_grad():
+    ...     y = x * x
+    >>> y.requires_grad
+    True
+    """
 
     __slots__ = ()
     enabled = True

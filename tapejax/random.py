@@ -34,6 +34,11 @@ def gumbel_softmax(*args: Any, temperature: Any = 1.0, axis: int = -1, hard: boo
 
     softmax((logits + Gumbel noise) / temperature); with hard=True the nearest one-hot vector, and the
     softmax's gradient.
+
+    >>> import tapejax as tj
+    >>> logits = tj.tensor([0.0, 9.0], requires_grad=True)
+    >>> tj.random.gumbel_softmax(logits, hard=True).sum().item()
+    1.0
     """
     key, logits = args if is_key(args[0]) else (next_key(), *args)
     return _gumbel_softmax(key, logits, temperature, axis=axis, hard=hard)

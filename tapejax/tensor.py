@@ -47,6 +47,12 @@ class Tensor:
     """An array on the tape: `value`, `id`, `requires_grad`. Never changed, never holds a gradient.
 
     Make one with `tapejax.tensor`. What an op returns for Tensors are Tensors.
+
+    >>> import tapejax as tj
+    >>> x = tj.tensor([1.0, 2.0], requires_grad=True)
+    >>> y = (x * x).sum()
+    >>> y.value, y.shape, y.requires_grad, y.is_leaf
+    (Array(5., dtype=float32), (), True, False)
     """
 
     __slots__ = ("__weakref__", "_id", "_kind", "_value")
@@ -310,7 +316,13 @@ def _plain(data: Any) -> Any:
 
 
 def stop_gradient(x: Any) -> Any:
-    """The same values (in any pytree) with no gradient flowing back through them."""
+    """The same values (in any pytree) with no gradient flowing back through them.
+
+    >>> import tapejax as tj
+    >>> x = tj.tensor(3.0, requires_grad=True)
+    >>> tj.backward(x * tj.stop_gradient(x))[x].item()
+    3.0
+    """
     is_tensor = lambda leaf: isinstance(leaf, Tensor)
     stop = lambda leaf: leaf.detach() if is_tensor(leaf) else jax.lax.stop_gradient(leaf)
     return jax.tree_util.tree_map(stop, x, is_leaf=is_tensor)

@@ -39,6 +39,10 @@ def dropout(x, rate, *, key=None, shape=None):
     """x with a share `rate` of its elements set to zero and the rest scaled up.
 
     key: a random key; by default tapejax.random's generator gives one. shape: of the mask, broadcast to x.
+
+    >>> import tapejax as tj
+    >>> sorted(set(tj.nn.dropout(tj.tensor([1.0] * 100), 0.5).tolist()))
+    [0.0, 2.0]
     """
     return _dropout(x, rate, key=_next_key() if key is None else key, shape=shape)
 

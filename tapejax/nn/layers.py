@@ -30,7 +30,12 @@ def layer_norm(
     axis: int | Sequence[int] = -1,
     epsilon: float = 1e-5,
 ) -> Array:
-    """x with mean 0 and variance 1 along axis, times scale plus bias."""
+    """x with mean 0 and variance 1 along axis, times scale plus bias.
+
+    >>> import tapejax as tj
+    >>> tj.nn.layer_norm(tj.tensor([1.0, 3.0]), epsilon=0.0).tolist()
+    [-1.0, 1.0]
+    """
     mean = jnp.mean(x, axis, keepdims=True)
     centred = x - mean
     variance = jnp.mean(jnp.square(centred), axis, keepdims=True)
@@ -38,14 +43,24 @@ def layer_norm(
 
 
 def rms_norm(x: Array, scale: Array | None = None, *, axis: int | Sequence[int] = -1, epsilon: float = 1e-6) -> Array:
-    """x divided by the root of its mean square along axis, times scale."""
+    """x divided by the root of its mean square along axis, times scale.
+
+    >>> import tapejax as tj
+    >>> tj.nn.rms_norm(tj.tensor([2.0, -2.0]), epsilon=0.0).tolist()
+    [1.0, -1.0]
+    """
     return _affine(x * lax.rsqrt(jnp.mean(jnp.square(x), axis, keepdims=True) + epsilon), scale, None)
 
 
 def group_norm(
     x: Array, groups: int, scale: Array | None = None, bias: Array | None = None, *, epsilon: float = 1e-5
 ) -> Array:
-    """layer_norm over space and over each of `groups` groups of channels: x is (batch, *space, channels)."""
+    """layer_norm over space and over each of `groups` groups of channels: x is (batch, ..., channels).
+
+    >>> import tapejax as tj
+    >>> tj.nn.group_norm(tj.tensor([[1.0, 3.0, 10.0, 30.0]]), 2, epsilon=0.0).tolist()
+    [[-1.0, 1.0, -1.0, 1.0]]
+    """
     *lead, channels = x.shape
     split = x.reshape(*lead, groups, channels // groups)
     space = (*range(1, len(lead)), len(lead) + 1)
@@ -67,6 +82,12 @@ def batch_norm(
     """(normalised x, mean, variance): with training, by this batch's statistics, mixed into the running ones.
 
     axis: the axes that keep statistics of their own (the channels); no gradient flows into the running ones.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> x, mean, variance = tj.tensor([[1.0], [3.0]]), jnp.zeros(1), jnp.ones(1)
+    >>> y, mean, variance = tj.nn.batch_norm(x, mean, variance, training=True, epsilon=0.0)
+    >>> y.tolist(), mean.round(3).tolist()
+    ([[-1.0], [1.0]], [0.20000000298023224])
     """
     kept = {a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)}
     others = tuple(d for d in range(x.ndim) if d not in kept)
@@ -102,7 +123,13 @@ def conv(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Array:
-    """Cross-correlation in any number of dimensions: x (batch, *space, in), kernel (*window, in / groups, out)."""
+    """Cross-correlation in any number of dimensions: x (batch, ..., in), kernel (..., in / groups, out).
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> x = tj.tensor(jnp.arange(4.0).reshape(1, 4, 1))
+    >>> tj.nn.conv(x, jnp.ones((2, 1, 1)), padding="VALID").ravel().tolist()
+    [1.0, 3.0, 5.0]
+    """
     n = x.ndim - 2
     space = "DHW"[-n:] if n <= 3 else "".join(map(str, range(n)))
     y = lax.conv_general_dilated(
@@ -121,7 +148,12 @@ def _windows(x: Array, window: Any, strides: Any, padding: Any) -> tuple[Any, An
 
 
 def max_pool(x: Array, window: int | Sequence[int], *, strides: Any = None, padding: Any = "VALID") -> Array:
-    """The largest element of each window; x is (batch, *space, channels), strides default to the window."""
+    """The largest element of each window; x is (batch, ..., channels), strides default to the window.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> tj.nn.max_pool(tj.tensor(jnp.arange(4.0).reshape(1, 4, 1)), 2).ravel().tolist()
+    [1.0, 3.0]
+    """
     lowest = -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
     return lax.reduce_window(x, np.array(lowest, x.dtype), lax.max, *_windows(x, window, strides, padding))
 
@@ -129,7 +161,12 @@ def max_pool(x: Array, window: int | Sequence[int], *, strides: Any = None, padd
 def avg_pool(
     x: Array, window: int | Sequence[int], *, strides: Any = None, padding: Any = "VALID", count_padding: bool = False
 ) -> Array:
-    """The mean of each window; what was padded counts only with count_padding."""
+    """The mean of each window; what was padded counts only with count_padding.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> tj.nn.avg_pool(tj.tensor(jnp.arange(4.0).reshape(1, 4, 1)), 2).ravel().tolist()
+    [0.5, 2.5]
+    """
     windows = _windows(x, window, strides, padding)
     zero = np.zeros((), x.dtype)  # a known zero: jax then sees a sum, and not just any function
     sums = lax.reduce_window(x, zero, lax.add, *windows)
@@ -142,7 +179,14 @@ def avg_pool(
 
 
 def embedding(table: Array, ids: Array) -> Array:
-    """The rows of a table, one for each id; an id outside of the table gives NaN."""
+    """The rows of a table, one for each id; an id outside of the table gives NaN.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> table = tj.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    >>> tj.backward(tj.nn.embedding(table, jnp.array([1, 1])))[table]  # a row that is used twice gets two gradients
+    Array([[0., 0.],
+           [2., 2.]], dtype=float32)
+    """
     return jnp.take(table, ids, axis=0)
 
 
@@ -168,6 +212,11 @@ def cross_entropy(
     """-log softmax(logits) at the labels: integers, or probabilities of the shape of the logits.
 
     where: which examples count. The gradient is (softmax - labels), with no logarithm of a small number in sight.
+
+    >>> import tapejax as tj
+    >>> logits = tj.tensor([[0.0, 0.0]], requires_grad=True)
+    >>> tj.backward(tj.nn.cross_entropy(logits, [0]))[logits]
+    Array([[-0.5,  0.5]], dtype=float32)
     """
     log_probabilities = jax.nn.log_softmax(logits, axis)
     labels = jnp.asarray(labels)
@@ -184,7 +233,13 @@ def cross_entropy(
 
 
 def binary_cross_entropy(logits: Array, labels: Array, *, where: Array | None = None, reduction: str = "mean") -> Array:
-    """-log sigmoid(logits) where labels are 1, -log sigmoid(-logits) where they are 0."""
+    """-log sigmoid(logits) where labels are 1, -log sigmoid(-logits) where they are 0.
+
+    >>> import tapejax as tj
+    >>> logits = tj.tensor([0.0], requires_grad=True)
+    >>> tj.backward(tj.nn.binary_cross_entropy(logits, 1.0))[logits]
+    Array([-0.5], dtype=float32)
+    """
     losses = jax.nn.softplus(logits) - logits * labels
     return _reduced(losses, where, reduction)
 
