@@ -6,6 +6,7 @@ from tapejax import operators as _operators  # noqa: F401  (gives Tensor its ope
 from tapejax.block import fusion
 from tapejax.check import check_grads
 from tapejax.compile import jit, vmap
+from tapejax.cursor import Cursor
 from tapejax.custom_op import custom_op
 from tapejax.engine import backward
 from tapejax.errors import TapejaxError
@@ -21,6 +22,7 @@ from tapejax.utilities import LossScale, accumulate, all_finite, clip_by_norm, c
 __version__ = "0.1.0"
 
 __all__ = [
+    "Cursor",
     "Gradients",
     "LossScale",
     "Tape",
@@ -69,8 +71,10 @@ def __getattr__(name: str):  # namespaces are made when they are first asked for
         return importlib.import_module(f"tapejax.{name}")
     if name in ("clear_plans", "plans"):
         return getattr(importlib.import_module("tapejax.caches"), name)
+    if name == "GradientTape":
+        return importlib.import_module("tapejax.gradient_tape").GradientTape
     raise AttributeError(f"module 'tapejax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMESPACES, "clear_plans", "plans"})
+    return sorted({*globals(), *_NAMESPACES, "GradientTape", "clear_plans", "plans"})

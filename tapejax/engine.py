@@ -45,20 +45,23 @@ def backward(
        `create_graph=True` also records the pass at the end of the tape: the gradients are Tensors
        that can be differentiated again.
     5. An action that fails stops the pass with a BackwardError that has lost nothing.
+
+    >>> import tapejax as tj
+    >>> x = tj.tensor([1.0, 2.0], requires_grad=True)
+    >>> h = x * x
+    >>> grads = tj.backward(h.sum())
+    >>> grads[x], grads[h]
+    (Array([2., 4.], dtype=float32), Array([1., 1.], dtype=float32))
     """
-    roots, seeds = _pairs(root, seed)
     tape = current_tape() if tape is None else tape
-    for one in roots:
-        _check_root(one, tape)
+    starts = start(root, seed, tape)
     grads = Gradients()
-    for one, start in zip(roots, seeds, strict=True):
-        with x64_for(one.dtype):
-            given = _seed(one, start)
+    for one, said, given in starts:
         if create_graph:
-            given = start if isinstance(start, Tensor) else make(given, False)
+            given = said if isinstance(said, Tensor) else make(given, False)
         grads.add(one.id.number, given)
     wanted = None if wrt is None else _numbers(wrt)
-    grads._told = {"roots": [one.id.number for one in roots], "wrt": wanted}
+    grads._told = {"roots": [one.id.number for one, _, _ in starts], "wrt": wanted}
     if create_graph:
         with tape, enable_grad():
             run(list(tape.actions), grads, wanted, step=higher_order.step)
@@ -88,7 +91,7 @@ def run(
     while actions:
         # The ops noted in one block go back together when their structure is known (see hot.py).
         one_by_one = len(actions)
-        if step is None:
+        if step is None and type(grads) is Gradients:  # a cursor's own kind wants to see every insert
             one_by_one = hot.run_block(actions, sums, wanted, alone=alone, only_ops=only_ops)
         for _ in range(one_by_one):
             action = actions[-1]
@@ -96,9 +99,9 @@ def run(
                 leads = leading(wanted, actions)
             try:
                 if leads is None or leads[len(actions) - 1]:
-                    action.backward(grads) if step is None else step(action, grads)
+                    pull(action, grads, step)
             except Exception as cause:
-                raise _failure(action, actions, grads, cause) from cause
+                raise failure(action, actions, grads, cause) from cause
             actions.pop()
             if wanted is not None:
                 for id in action.outputs or ():
@@ -107,6 +110,15 @@ def run(
     if wanted is not None:
         for number in [number for number in sums if number not in wanted]:
             del sums[number]
+
+
+def pull(action: TapeAction, grads: Gradients, step: Callable[[TapeAction, Gradients], None] | None = None) -> None:
+    """One action's backward. One that says what it made is skipped if no gradient has reached that."""
+    if type(action) is not OpAction:  # which sees to it by itself
+        outputs = action.outputs
+        if outputs is not None and not any(id.number in grads._sums for id in outputs):
+            return
+    action.backward(grads) if step is None else step(action, grads)
 
 
 def leading(wanted: set[int], actions: Sequence[TapeAction]) -> list[bool]:
@@ -123,7 +135,8 @@ def leading(wanted: set[int], actions: Sequence[TapeAction]) -> list[bool]:
     return leads
 
 
-def _failure(action: TapeAction, actions: list[TapeAction], grads: Gradients, cause: Exception) -> BackwardError:
+def failure(action: TapeAction, actions: list[TapeAction], grads: Gradients, cause: Exception) -> BackwardError:
+    """What to raise when the last of these actions failed."""
     index = len(actions) - 1
     error = BackwardError(
         f"backward failed in action {index}, {action.name()}: {type(cause).__name__}: {cause}",
@@ -133,6 +146,18 @@ def _failure(action: TapeAction, actions: list[TapeAction], grads: Gradients, ca
     )
     error.gradients, error.actions, error.index, error.failed = grads, list(actions), index, action
     return error
+
+
+def start(root: Tensor | Sequence[Tensor], seed: Any, tape: Tape) -> list[tuple[Tensor, Any, Any]]:
+    """For each root: itself, its seed as it was given, and that seed as an array; all checked against the tape."""
+    roots, seeds = _pairs(root, seed)
+    for one in roots:
+        _check_root(one, tape)
+    starts = []
+    for one, said in zip(roots, seeds, strict=True):
+        with x64_for(one.dtype):
+            starts.append((one, said, _seed(one, said)))
+    return starts
 
 
 def _pairs(root: Any, seed: Any) -> tuple[list[Tensor], list[Any]]:

@@ -21,6 +21,7 @@ from tapejax.errors import ArgumentError, TapeError
 from tapejax.where import user_line
 
 if TYPE_CHECKING:
+    from tapejax.cursor import Cursor
     from tapejax.gradients import Gradients
     from tapejax.tensor import Tensor
 
@@ -35,6 +36,11 @@ class TensorId:
 
     Clones and views that must keep their identity share it. It knows the action that produced the
     tensor, and so keeps alive exactly the part of an ambient tape that a live tensor can reach.
+
+    >>> import tapejax as tj
+    >>> x = tj.tensor([1.0, 2.0], requires_grad=True)
+    >>> (x + 0).id == x.id, x[:].id.producer.op
+    (False, 'Getitem')
     """
 
     __slots__ = ("number", "producer")
@@ -63,6 +69,18 @@ class TapeAction:
     Subclass it and implement `backward` and `name` to record an action of your own. If `inputs` and
     `outputs` are given (tuples of TensorId), the engine skips the action when none of its outputs
     has a gradient, and `wrt` can prune it; otherwise its `backward` is always called.
+
+    >>> import tapejax as tj
+    >>> class Twice(tj.TapeAction):
+    ...     def __init__(self, source, target):
+    ...         self.inputs, self.outputs = (source.id,), (target.id,)
+    ...     def backward(self, grads):
+    ...         grads.insert(self.inputs[0], 2 * grads[self.outputs[0]])
+    >>> x = tj.tensor(3.0, requires_grad=True)
+    >>> y = tj.tensor(6.0, requires_grad=True)
+    >>> tj.record(Twice(x, y))
+    >>> tj.backward(y)[x]
+    Array(2., dtype=float32)
     """
 
     __slots__ = ()
@@ -122,6 +140,10 @@ class Tape:
     >>> tape.backward(loss)[x]
     Array([2., 4.], dtype=float32)
     """
+
+    forgets = False  # whether ops that run on it leave no action (the first run of a checkpoint)
+    watch: Any = None  # told of every op that runs on it: watch(plan, tensors, results, where)
+    manner: Any = None  # how ops run while it records, if not as usual: see Scope
 
     __slots__ = ("__weakref__", "_forks", "_log", "_origin", "_outer", "_owner", "append", "block", "detail", "epoch", "guarded", "label")  # fmt: skip
 
@@ -206,7 +228,7 @@ class Tape:
         outer = current_scope()
         self._owner = me
         self._outer.append(outer)
-        _scope.set(Scope(self, outer.enabled, me, outer.bindings))
+        _scope.set(Scope(self, outer.enabled, me, outer.bindings, outer.manner or self.manner))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -265,6 +287,20 @@ class Tape:
 
         return backward(root, seed, tape=self, **options)
 
+    def cursor(self, root: Tensor | Sequence[Tensor], seed: Any = None, *, retain_tape: bool = True) -> Cursor:
+        """The backward pass one action at a time, with every partial sum: see `Cursor`. The tape stays as it is.
+
+        >>> import tapejax as tj
+        >>> x = tj.tensor(3.0, requires_grad=True)
+        >>> with tj.Tape() as tape:
+        ...     loss = x * x
+        >>> [float(term.value) for step in tape.cursor(loss) for term in step.outgoing]
+        [3.0, 3.0]
+        """
+        from tapejax.cursor import cursor
+
+        return cursor(self, root, seed, retain_tape=retain_tape)
+
 
 class AmbientTape(Tape):
     """The tape that records where nobody opened one: one per thread and per task.
@@ -303,15 +339,19 @@ class Scope:
     """Which tape records, whether it does, and whose it is. Never changed, only replaced.
 
     bindings: within the body of a function of functions, the values that stand for the Tensors from outside.
+    manner: None, or how ops run if not deferred and fused: one by one, and what they keep may be packed.
     """
 
-    __slots__ = ("bindings", "enabled", "tape", "task", "thread")
+    __slots__ = ("bindings", "enabled", "manner", "tape", "task", "thread")
 
-    def __init__(self, tape: Tape, enabled: bool, owner: tuple[object, Any], bindings: Any = None):
+    def __init__(
+        self, tape: Tape, enabled: bool, owner: tuple[object, Any], bindings: Any = None, manner: Any = None
+    ):
         self.tape = tape
         self.enabled = enabled
         self.thread, self.task = owner
         self.bindings = bindings
+        self.manner = manner
 
 
 _scope: ContextVar[Scope | None] = ContextVar("tapejax_scope", default=None)
@@ -345,28 +385,62 @@ def current_scope() -> Scope:
         elif running_loop() is not None and scope.task() is current_task():
             return scope
     enabled = scope is None or scope.enabled
-    scope = Scope(AmbientTape(label="the ambient tape"), enabled, whoami())
+    manner = None if scope is None else scope.manner
+    scope = Scope(AmbientTape(label="the ambient tape"), enabled, whoami(), manner=manner)
     _scope.set(scope)
     return scope
 
 
 def current_tape() -> Tape:
-    """The tape that records here."""
+    """The tape that records here.
+
+    >>> import tapejax as tj
+    >>> with tj.Tape() as tape:
+    ...     tj.current_tape() is tape
+    True
+    """
     return current_scope().tape
 
 
 def record(action: TapeAction) -> None:
-    """Record an action on the current tape (not within no_grad)."""
+    """Record an action on the current tape (not within no_grad).
+
+    >>> import tapejax as tj
+    >>> class Note(tj.TapeAction):
+    ...     def name(self):
+    ...         return "a note"
+    ...     def backward(self, grads):
+    ...         pass
+    >>> with tj.Tape() as tape:
+    ...     tj.record(Note())
+    >>> tape.actions
+    (a note,)
+    """
     scope = current_scope()
     if scope.enabled:
         scope.tape.push(action)
 
 
 def take() -> list[TapeAction]:
-    """Take all actions off the current tape, in order; it is empty afterwards."""
+    """Take all actions off the current tape, in order; it is empty afterwards.
+
+    >>> import tapejax as tj
+    >>> with tj.Tape() as tape:
+    ...     y = tj.tensor(2.0, requires_grad=True) * 3
+    ...     actions = tj.take()
+    >>> [action.op for action in actions], len(tape)
+    (['Multiply'], 0)
+    """
     return current_tape().take_all(by=f"take() at {user_line()}")
 
 
 def is_recording() -> bool:
-    """Whether ops are recorded here (False within no_grad)."""
-    return current_scope().enabled
+    """Whether ops are recorded here (False within no_grad).
+
+    >>> import tapejax as tj
+    >>> with tj.no_grad():
+    ...     tj.is_recording()
+    False
+    """
+    scope = current_scope()
+    return scope.enabled and not scope.tape.forgets
