@@ -101,6 +101,22 @@ class BackwardError(TapejaxError, RuntimeError):
         return _rebuild, (type(self), self.args, self.__dict__ | names)
 
 
+class SlotError(TapejaxError, IndexError):
+    """A slot's number that the gradient tape has not given out."""
+
+
+class NumericalInstabilityError(TapejaxError, FloatingPointError):
+    """A gradient holds NaN or Inf.
+
+    `op` made it, for the slot `slot`; `count` elements are bad, the first of them at `first_index`.
+    """
+
+    op: str
+    slot: int
+    count: int
+    first_index: tuple[int, ...]
+
+
 # --- values ------------------------------------------------------------------------------------
 
 
@@ -110,6 +126,10 @@ class GradientMismatchError(TapejaxError, ValueError):
 
 class GradientCheckError(TapejaxError, AssertionError):
     """A derivative differs from the finite difference."""
+
+
+class VerificationError(TapejaxError, AssertionError):
+    """A gradient, an action or a custom rule disagrees with its judges; the message is the whole report."""
 
 
 class MissingGradientError(TapejaxError, KeyError):
@@ -172,3 +192,19 @@ class RuleSignatureError(RuleError, TypeError):
 
 class UnknownLengthError(RuleError, ValueError):
     """A while loop of unknown length cannot be differentiated in reverse under a trace."""
+
+
+# --- checkpoints -------------------------------------------------------------------------------
+
+
+class ReplayError(BackwardError):
+    """A checkpointed function did something else when it ran again: its gradient would have been wrong."""
+
+    gradients = None
+    actions = ()
+    index = -1
+    failed = ""
+
+
+class SavedTensorError(TapejaxError, RuntimeError):
+    """A saved-tensor hook gave back something else than what it was given."""

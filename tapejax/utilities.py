@@ -7,13 +7,13 @@ after any optimiser of optax, and work under jit.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tapejax.errors import ArgumentError
+from tapejax.errors import ArgumentError, DtypeError, GradientMismatchError
 from tapejax.lift import is_tensor, lift
 from tapejax.recording import plain
 from tapejax.transforms import check_callable, flatten, value_and_grad
@@ -115,6 +115,77 @@ def accumulate(
         return jax.tree.map(lambda leaf: (leaf / steps).astype(leaf.dtype), total)
 
     return accumulated
+
+
+class Accumulator:
+    """Gradients of several micro-batches under named slots: their mean, and a clip by its global norm.
+
+    The slots are those of the first `add`; every later one must fill the same, with the same shapes. Sums are kept
+    in float32 at least.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> total = tj.Accumulator()
+    >>> for gradient in ([1.0, 2.0], [5.0, 6.0]):
+    ...     total.add({"weights": jnp.array(gradient)})
+    >>> total.mean()
+    {'weights': Array([3., 4.], dtype=float32)}
+    >>> clipped, norm = total.clip_by_norm(1.0)          # the norm is that before clipping
+    >>> clipped["weights"], norm
+    (Array([0.6, 0.8], dtype=float32), Array(5., dtype=float32))
+    """
+
+    __slots__ = ("_sums", "_told", "steps")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all gradients and the slots, for the next step of the optimiser."""
+        self._sums: dict[str, Any] = {}
+        self._told: dict[str, Any] = {}  # shape and dtype by name
+        self.steps = 0
+
+    def add(self, gradients: Mapping[str, Any]) -> None:
+        """Add the gradients of one micro-batch; all of them, or none if one does not fit."""
+        given = {name: jnp.asarray(plain(gradient)) for name, gradient in gradients.items()}
+        kinds = {name: (gradient.shape, gradient.dtype) for name, gradient in given.items()}
+        for name, (_, dtype) in kinds.items():
+            if not jnp.issubdtype(dtype, jnp.inexact):
+                raise DtypeError(f"the gradient {name!r} is of {dtype}", at=user_line(), fix="give a float or complex")
+        if self.steps and kinds != self._told:
+            for name in sorted(self._told.keys() ^ kinds.keys(), key=str):
+                what = "is missing" if name in self._told else "was not in the first micro-batch"
+                raise GradientMismatchError(f"the gradient {name!r} {what}", at=user_line(), fix="fill the same slots")
+            for name in (name for name in kinds if kinds[name] != self._told[name]):
+                (shape, dtype), (before, kind) = kinds[name], self._told[name]
+                raise GradientMismatchError(
+                    f"the gradient {name!r} is {dtype}{list(shape)}, before it was {kind}{list(before)}", at=user_line()
+                )
+        if not kinds:
+            raise ArgumentError("a micro-batch without gradients", at=user_line(), fix="give a dict of name: gradient")
+        wide = {n: g.astype(jnp.promote_types(g.dtype, jnp.float32)) for n, g in given.items()}
+        self._sums = {name: gradient + self._sums.get(name, 0) for name, gradient in wide.items()}
+        self._told = kinds
+        self.steps += 1
+
+    def mean(self) -> dict[str, Any]:
+        """The mean over the micro-batches, in the dtypes that were given."""
+        if not self.steps:
+            raise ArgumentError("no micro-batch was added yet", at=user_line(), fix="call add(gradients) first")
+        return {name: (total / self.steps).astype(self._told[name][1]) for name, total in self._sums.items()}
+
+    def clip_by_norm(self, max_norm: Any) -> tuple[dict[str, Any], Any]:
+        """(the mean, made shorter if its global norm is above max_norm; that norm before clipping)."""
+        mean = self.mean()
+        return clip_by_norm(mean, max_norm), global_norm(mean)
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    def __repr__(self) -> str:
+        return (
+            f"<accumulator of {self.steps} micro-batch{'es' * (self.steps != 1)}: {', '.join(self._sums) or 'empty'}>"
+        )
 
 
 class LossScale(NamedTuple):

@@ -247,9 +247,12 @@ def binary_cross_entropy(logits: Array, labels: Array, *, where: Array | None = 
 def ssm_scan(a: Array, b: Array, x: Array, h0: Array | None = None, *, axis: int = 0, reverse: bool = False) -> Array:
     """All states h_t = a_t h_{t-1} + b_t x_t along axis, elementwise, in logarithmic depth.
 
-    a, b and x are broadcast against each other; h0 (default zero) has their shape without the axis.
+    a, b and x are broadcast against each other, so an a without the axis is constant; any may be complex.
+    h0 (default zero) has their shape without the axis; with reverse it comes after the last step.
     """
-    a, inputs = jnp.broadcast_arrays(a, b * x)
+    operands = [a, b, x] if h0 is None else [a, b, x, h0]
+    dtype = jnp.result_type(*operands)
+    a, inputs = jnp.broadcast_arrays(jnp.asarray(a, dtype), jnp.asarray(b * x, dtype))
     if h0 is not None:
         first = -1 if reverse else 0
         index = (slice(None),) * (axis % a.ndim) + (first,)
@@ -270,10 +273,13 @@ def selective_scan(
 
         h_t = exp(delta_t A) h_{t-1} + delta_t B_t x_t        y_t = C_t h_t + D x_t
 
-    x and delta are (..., time, channels), A is (channels, state), B and C are (..., time, state), D is (channels,),
-    h0 and the last state are (..., channels, state).
+    x and delta are (..., time, channels), A is (channels, state), B and C are (..., time, state) or (state,) if
+    they are constant, D is (channels,), h0 and the last state are (..., channels, state). A, B, C and h0 may be
+    complex; the output of a real x is then the real part.
     """
     decay = jnp.exp(delta[..., None] * A)
     states = ssm_scan(decay, B[..., None, :] * delta[..., None], x[..., None], h0, axis=-3)
-    y = jnp.einsum("...tcs,...ts->...tc", states, C)
+    y = jnp.sum(states * C[..., None, :], -1)
+    if not jnp.iscomplexobj(x):
+        y = jnp.real(y)
     return (y if D is None else y + D * x), states[..., -1, :, :]
