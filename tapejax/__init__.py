@@ -17,12 +17,14 @@ from tapejax.modes import enable_grad, no_grad
 from tapejax.tape import Tape, TapeAction, TensorId, current_tape, is_recording, record, take
 from tapejax.tensor import Tensor, stop_gradient, tensor
 from tapejax.transforms import elementwise_grad, grad, jacobian, jacrev, value_and_grad, vjp
-from tapejax.utilities import LossScale, accumulate, all_finite, clip_by_norm, clip_by_value, global_norm
+from tapejax.utilities import Accumulator, LossScale, accumulate, all_finite, clip_by_norm, clip_by_value, global_norm
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Accumulator",
     "Cursor",
+    "GradientTape",
     "Gradients",
     "LossScale",
     "Tape",
