@@ -1,0 +1,238 @@
+"""A program run in double precision, whatever precision it was written for.
+
+Finite differences need digits: a float32 program is judged by the same program in float64, with the
+casts inside it widened too. In complex128 the same run gives the complex step. Custom rules are opened
+(only values count here), and what stop_gradient holds can be held fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core as jex_core
+
+from tapejax import compat
+from tapejax.program import CUSTOM, Eqn, Program, flatten
+
+DTYPE_PARAMETERS = ("new_dtype", "dtype", "preferred_element_type")
+
+
+def wide_dtype(dtype: Any, real: Any = np.float64) -> Any:
+    """The widest dtype of the same kind; `real` is what floats become."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return np.dtype(np.complex128)
+    return np.dtype(real) if jnp.issubdtype(dtype, jnp.floating) else dtype
+
+
+def widened(value: Any, real: Any = np.float64) -> Any:
+    """A value in its widest dtype; integers, booleans and keys as they are."""
+    dtype = jnp.result_type(value)
+    wanted = wide_dtype(dtype, real)
+    return value if dtype == wanted else jnp.asarray(value).astype(wanted)
+
+
+def run_wide(program: Program, args: Sequence[Any], *, real: Any = np.float64, held: Sequence[Any] | None = None):
+    """The outputs of a program at widened arguments, and what its stop_gradients held.
+
+    held: the values that stop_gradients give instead of what reaches them, in order.
+    """
+    env: dict[int, Any] = {
+        slot: jnp.asarray(value, wide_dtype(program.avals[slot].dtype, real)) if _is_number(value) else value
+        for slot, value in program.constants.items()
+    }
+    env.update((slot, widened(arg, real)) for slot, arg in zip(program.inputs, args, strict=True))
+    stopped = []
+    stops = stopping(program)
+    for eqn in program.eqns:
+        values = [env[slot] for slot in eqn.inputs]
+        if eqn in stops:
+            results = [values[0] if held is None else held[len(stopped)].astype(values[0].dtype)]
+            stopped.append(results[0])
+        else:
+            results = bind_wide(eqn, values, real)
+        env.update(zip(eqn.outputs, (_wide_result(result, real) for result in results), strict=True))
+    return [env[slot] for slot in program.outputs], stopped
+
+
+def stopping(program: Program) -> list[Eqn]:
+    """The stop_gradients that hold something back.
+
+    Not those before the factors that a linear solve gets beside its matrix: its derivative goes by the matrix.
+    """
+    wanted = set(program.outputs)
+    found = []
+    for eqn in reversed(program.eqns):
+        if wanted.isdisjoint(eqn.outputs):
+            continue
+        if eqn.name == "stop_gradient":
+            found.append(eqn)
+        inputs = eqn.inputs
+        if eqn.name == "custom_linear_solve":
+            lengths = eqn.params["const_lengths"]
+            inputs = [*inputs[: lengths.matvec], *inputs[sum(lengths) :]]
+        wanted.update(inputs)
+    return found[::-1]
+
+
+def _is_number(value: Any) -> bool:
+    return not jnp.issubdtype(jnp.result_type(value), jax.dtypes.extended)
+
+
+def _wide_result(value: Any, real: Any) -> Any:
+    return widened(value, real) if _is_number(value) else value
+
+
+def bind_wide(eqn: Eqn, values: Sequence[Any], real: Any) -> Sequence[Any]:
+    """One equation on wide values."""
+    special = SPECIAL.get(eqn.name)
+    if special is not None:
+        return special(eqn, list(values), real)
+    if not compat.has_subjaxprs(eqn.params) and eqn.name not in AS_WRITTEN:
+        try:
+            with eqn.context:
+                out = eqn.primitive.bind(*values, **_wide_parameters(eqn.params, real))
+            return list(out) if eqn.primitive.multiple_results else [out]
+        except (TypeError, ValueError, NotImplementedError):
+            if real is not np.float64:
+                raise
+    return _as_written(eqn, values)
+
+
+# Bits are read as numbers: only the written dtype makes sense.
+AS_WRITTEN = {"bitcast_convert_type", "pure_callback", "io_callback", "reduce_precision"}
+
+
+def _as_written(eqn: Eqn, values: Sequence[Any]) -> Sequence[Any]:
+    """An equation that only runs in its own dtypes."""
+    narrow = [
+        value.astype(var.aval.dtype) if _is_number(value) and jnp.result_type(value) != var.aval.dtype else value
+        for value, var in zip(values, eqn.origin.invars, strict=True)
+    ]
+    return eqn.bind(narrow)
+
+
+def _wide_parameters(params: dict[str, Any], real: Any) -> dict[str, Any]:
+    changed = dict(params)
+    for name in DTYPE_PARAMETERS:
+        if changed.get(name) is not None:
+            changed[name] = wide_dtype(changed[name], real)
+    if "precision" in changed and "preferred_element_type" in changed:
+        changed["precision"] = None  # an algorithm may ask for narrow operands
+    return changed
+
+
+# --- equations with programs inside ----------------------------------------------------------------------
+
+
+def _inside(jaxpr: Any, values: Sequence[Any], real: Any) -> list[Any]:
+    return run_wide(flatten(jaxpr, ignore_custom_rules=True), values, real=real)[0]
+
+
+def _closed(jaxpr: Any) -> Any:
+    inner, consts = compat.jaxpr_parts(jaxpr)
+    return jex_core.ClosedJaxpr(inner, consts)
+
+
+def _call(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
+    return _inside(_closed(eqn.params[CUSTOM.get(eqn.name, "jaxpr")]), values, real)
+
+
+def _scan(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
+    params = eqn.params
+    n_consts, n_carry = compat.scan_counts(params, len(values))
+    consts, carry, xs = values[:n_consts], values[n_consts : n_consts + n_carry], values[n_consts + n_carry :]
+
+    def body(carry, xs):
+        results = _inside(params["jaxpr"], [*consts, *carry, *xs], real)
+        return results[:n_carry], results[n_carry:]
+
+    carry, ys = lax.scan(body, carry, xs, length=params["length"], reverse=params["reverse"])
+    return [*carry, *ys]
+
+
+def _while(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
+    params = eqn.params
+    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+    cond_consts, body_consts, carry = values[:n_cond], values[n_cond : n_cond + n_body], values[n_cond + n_body :]
+    return lax.while_loop(
+        lambda carry: _inside(params["cond_jaxpr"], [*cond_consts, *carry], real)[0],
+        lambda carry: _inside(params["body_jaxpr"], [*body_consts, *carry], real),
+        carry,
+    )
+
+
+def _cond(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
+    branches = [lambda *operands, branch=branch: _inside(branch, operands, real) for branch in eqn.params["branches"]]
+    return lax.switch(values[0], branches, *values[1:])
+
+
+def _linear_solve(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
+    lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    before = lengths.matvec + lengths.vecmat
+    consts = values[before : before + lengths.solve]
+    return _inside(jaxprs.solve, [*consts, *values[sum(lengths) :]], real)
+
+
+SPECIAL = {
+    "stop_gradient": lambda eqn, values, real: values,
+    "scan": _scan, "while": _while, "cond": _cond, "custom_linear_solve": _linear_solve,
+    "remat2": _call, "checkpoint": _call, "custom_jvp_call": _call, "custom_vjp_call": _call,
+}  # fmt: skip
+
+
+# --- what a program contains -------------------------------------------------------------------------------
+
+
+def equations(program: Program):
+    """All equations, those inside loops and branches too: (jax's own equation, whether it is inside)."""
+
+    def inside(eqn):
+        for jaxpr in jex_core.jaxprs_in_params(eqn.params):
+            for inner in compat.jaxpr_parts(jaxpr)[0].eqns:
+                yield inner
+                yield from inside(inner)
+
+    for eqn in program.eqns:
+        yield eqn.origin, False
+        yield from ((inner, True) for inner in inside(eqn.origin))
+
+
+def narrowest_float(program: Program) -> Any:
+    """The float dtype with the fewest digits that a program computes in, and None if it has no floats."""
+    dtypes = {program.avals[slot].dtype for slot in [*program.inputs, *program.outputs]}
+    for eqn, _ in equations(program):
+        dtypes.update(var.aval.dtype for var in eqn.outvars if hasattr(var.aval, "dtype"))
+    floats = [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)]
+    return max(floats, key=lambda dtype: jnp.finfo(dtype).eps, default=None)
+
+
+# Real functions of these alone are analytic: the complex step holds for them.
+ANALYTIC = {
+    "acos", "acosh", "add", "add_any", "asin", "asinh", "atan", "atanh", "broadcast_in_dim", "concatenate", "conv_general_dilated", "copy", "cos",
+    "cosh", "cumprod", "cumsum", "div", "dot_general", "dynamic_slice", "dynamic_update_slice", "exp", "exp2", "expand_dims", "expm1", "gather",
+    "integer_pow", "iota", "log", "log1p", "logistic", "mul", "neg", "pad", "reduce_prod", "reduce_sum", "reshape", "rev", "rsqrt", "scatter", "scatter-add",
+    "select_n", "sin", "sinh", "slice", "split", "sqrt", "square", "squeeze", "stop_gradient", "sub", "tan", "tanh", "transpose", "scan",
+    "convert_element_type", "custom_jvp_call", "custom_vjp_call", "jit", "remat2", "checkpoint", "closed_call",
+}  # fmt: skip
+
+
+def is_analytic(program: Program) -> bool:
+    """Whether floats only go through analytic primitives, from real inputs to real outputs."""
+    if any(jnp.issubdtype(aval.dtype, jnp.complexfloating) for aval in program.avals):
+        return False
+    for eqn, inside in equations(program):
+        if inside and eqn.primitive.name == "stop_gradient":
+            return False  # it would let the step through
+        floats = [v for v in [*eqn.invars, *eqn.outvars] if jnp.issubdtype(v.aval.dtype, jnp.floating)]
+        if floats and eqn.primitive.name not in ANALYTIC:
+            return False
+        if eqn.primitive.name == "convert_element_type":
+            kinds = {jnp.issubdtype(v.aval.dtype, jnp.floating) for v in eqn.invars}
+            if True in kinds and not jnp.issubdtype(eqn.params["new_dtype"], jnp.floating):
+                return False
+    return True
