@@ -45,7 +45,17 @@ def line_of(where: tuple[Any, int] | None) -> str:
         return ""
     code, offset = where
     lines = [line for start, stop, line in code.co_lines() if start <= offset < stop and line is not None]
-    return f"{code.co_filename}:{lines[-1] if lines else code.co_firstlineno}"
+    return f"{shown(code.co_filename)}:{lines[-1] if lines else code.co_firstlineno}"
+
+
+def shown(filename: str) -> str:
+    """The file's name; for a cell of a notebook, whose file is a temporary one, the cell's: `In[3]`."""
+    if "IPython" in sys.modules:
+        shell = sys.modules["IPython"].get_ipython()
+        name = shell and shell.compile.format_code_name(filename)
+        if name:
+            return name[1]
+    return filename
 
 
 def user_line() -> str:
