@@ -141,12 +141,15 @@ def as_typed(value: Any, aval: Any) -> Any:
 _NOTHING = nullcontext()
 
 
+def has_context(eqn: Any) -> bool:
+    """Whether a mesh, or a place to compute on, was set where an equation was traced."""
+    context = getattr(eqn, "ctx", None)
+    return context is not None and not (context.cur_abstract_mesh.empty and context.compute_type is None)
+
+
 def equation_context(eqn: Any) -> Any:
     """A context manager that sets what was set where an equation was traced: the mesh, where to compute."""
-    context = getattr(eqn, "ctx", None)
-    if context is None or (context.cur_abstract_mesh.empty and context.compute_type is None):
-        return _NOTHING
-    return context.manager
+    return eqn.ctx.manager if has_context(eqn) else _NOTHING
 
 
 def mesh_context(aval: Any) -> Any:

@@ -44,6 +44,11 @@ class Eqn:
         return bool(self.origin.effects)
 
     @property
+    def is_structural(self) -> bool:
+        """Whether there is more to it than its primitive and parameters: programs inside, effects, a mesh."""
+        return self.has_effects or compat.has_subjaxprs(self.params) or compat.has_context(self.origin)
+
+    @property
     def context(self) -> AbstractContextManager[Any]:
         """The mesh and the place to compute on that were set where the equation was traced."""
         return compat.equation_context(self.origin)
