@@ -8,13 +8,15 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= 0
 
-.PHONY: help verify test test-slow lint types format bench clean
+.PHONY: help verify test test-slow lint types format bench docs notebooks clean
 
 help:
 	@echo "make verify   install, then check every rule against jax.vjp (the main job)"
 	@echo "make test     install, then run the tests"
 	@echo "make lint     ruff and pyright        make format   ruff format"
 	@echo "make bench    benchmarks against other frameworks"
+	@echo "make docs     the documentation, in docs/_build/html"
+	@echo "make notebooks   the tutorial in JupyterLab"
 	@echo "make clean    remove the virtual environment and caches"
 
 $(BIN)/python:
@@ -53,5 +55,12 @@ format: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "see docs/_build/html/index.html"
+
+notebooks: $(VENV)/.installed-notebooks
+	$(BIN)/python -m jupyterlab notebooks
+
 clean:
-	rm -rf $(VENV) .cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache docs/_build docs/tutorial
