@@ -60,6 +60,8 @@ class CustomOp:
         several = isinstance(results, (tuple, list))
         outputs = [jnp.asarray(result) for result in (results if several else [results])]
         scope = current_scope()
+        if scope.tape.watch is not None:
+            scope.tape.watch(self, tensors, outputs, user_frame())
         if not (scope.enabled and any(tensor.requires_grad for tensor in tensors)):
             made = [make(output, False) for output in outputs]
         else:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import get_opaque_trace_state
 
 from tapejax.errors import ArgumentError, RandomStateError
 from tapejax.tape import whoami
@@ -20,17 +21,23 @@ from tapejax.where import user_line
 Tracer = jax.core.Tracer
 
 
+_lock = threading.Lock()
+_main: Stream | None = None  # the main thread's: threads that inherit no context branch off here
+
+
 class Stream:
     """A root key, and how many keys were drawn from it."""
 
     __slots__ = ("children", "count", "owner", "root")
 
-    def __init__(self, root: Any, count: int = 0):
-        self.root, self.count, self.owner = root, count, whoami()
-        self.children: Iterator[int] = itertools.count()
+    def __init__(self, root: Any, count: int = 0, children: int = 0):
+        self.root, self.count, self.children, self.owner = root, count, children, whoami()
 
     def draw(self) -> Any:
-        key = jax.random.fold_in(jax.random.fold_in(self.root, 0), self.count)
+        key = self._key()
+        if isinstance(key, Tracer) and _trace_of_one_call.get() == get_opaque_trace_state():
+            with jax.ensure_compile_time_eval():
+                key = self._key()
         if isinstance(key, Tracer):
             raise RandomStateError(
                 "the random generator was used under jax.jit, where its key would be the same in every run",
@@ -40,15 +47,20 @@ class Stream:
         self.count += 1
         return key
 
+    def _key(self) -> Any:
+        return jax.random.fold_in(jax.random.fold_in(self.root, 0), self.count)
+
     def child(self) -> Stream:
         """A stream that shares no key with this one, nor with its other children."""
+        with _lock:
+            number = self.children
+            self.children += 1
         with jax.ensure_compile_time_eval():
-            return Stream(jax.random.fold_in(jax.random.fold_in(self.root, 1), next(self.children)))
+            return Stream(jax.random.fold_in(jax.random.fold_in(self.root, 1), number))
 
 
 _stream: ContextVar[Stream | None] = ContextVar("tapejax_random", default=None)
-_lock = threading.Lock()
-_main: Stream | None = None  # the main thread's: threads that inherit no context branch off here
+_trace_of_one_call: ContextVar[Any] = ContextVar("tapejax_trace_of_one_call", default=None)
 
 
 def _started(number: int) -> Stream:
@@ -146,6 +158,57 @@ def set_state(state: tuple[str, tuple[int, ...], int]) -> None:
         raise RandomStateError(
             "this is not a state of the random generator", at=user_line(), fix="set_state takes what get_state returned"
         ) from cause
+
+
+@contextmanager
+def traced_for_one_call() -> Iterator[None]:
+    """Within it keys may be drawn, for what is being traced is traced anew at every call (loops inside it are not)."""
+    token = _trace_of_one_call.set(get_opaque_trace_state())
+    try:
+        yield
+    finally:
+        _trace_of_one_call.reset(token)
+
+
+Place = tuple[Any, int, int]
+
+
+def place() -> tuple[Place, Place | None]:
+    """Where this context's stream is, and the one that threads without a context branch off (None: the same)."""
+    stream, main = current(), _main
+    here = (stream.root, stream.count, stream.children)
+    return here, None if main is None or main is stream else (main.root, main.count, main.children)
+
+
+def rewind(places: tuple[Place, Place | None]) -> None:
+    """Go on from an earlier place, as if nothing had been drawn since."""
+    stream = current()
+    stream.root, stream.count, stream.children = places[0]
+
+
+@contextmanager
+def replaying(places: tuple[Place, Place | None], *, threads: bool = False) -> Iterator[None]:
+    """Draw again from an earlier place; afterwards every stream goes on where it was.
+
+    threads: new threads branch off at the earlier place too. Nothing tells whose threads they are, so one
+    that somebody else starts meanwhile does as well.
+    """
+    global _main
+    here, main = places
+    outer, outer_main = current(), _main
+    replayed = Stream(*here)
+    branched = replayed if main is None else Stream(*main)
+    _stream.set(replayed)
+    if threads:
+        with _lock:
+            _main = branched
+    try:
+        yield
+    finally:
+        _stream.set(outer)
+        with _lock:
+            if _main is branched or _is_main():  # the main thread may have called seed()
+                _main = outer_main
 
 
 def is_key(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -22,5 +23,19 @@ class Lazy:
         return self.value
 
 
+class Packed(Lazy):
+    """What a saved-tensor hook made of a value that an action keeps."""
+
+    __slots__ = ("handle", "unpack")
+
+    def __init__(self, handle: Any, unpack: Callable[[Any], Any]):
+        super().__init__(None)
+        self.handle, self.unpack = handle, unpack
+
+    def force(self) -> Any:
+        """The value again; it is not kept here, so that it goes as soon as it is used."""
+        return self.unpack(self.handle)
+
+
 def force(value: Any) -> Any:
-    return value.force() if type(value) is Lazy else value
+    return value.force() if isinstance(value, Lazy) else value

@@ -190,7 +190,8 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None) ->
     block = tape.block
     if block is None or not block.takes_more():
         block = new_block(tape)
-    deferred = fusion.enabled and not plan.effects
+    manner = scope.manner
+    deferred = fusion.enabled and manner is None and not plan.effects
     values, ids = [], []
     for tensor in tensors:
         value = tensor._value
@@ -211,7 +212,9 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None) ->
             results = (results,)
         if not scope.enabled and scope.bindings is None and any(tensor.requires_grad for tensor in tensors):
             results = jax.lax.stop_gradient(results)  # no_grad holds for whoever differentiates a traced program too
-    if not records:
+    if tape.watch is not None and scope.bindings is None:
+        tape.watch(plan, tensors, results, where or user_frame(3))
+    if not records or tape.forgets:
         if block is not None:
             block.calls.append((plan, values, None, results, ()))
         if plan.bare:
@@ -219,7 +222,10 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None) ->
         made = [with_id(value, TensorId(), kind) for value, kind in zip(results, plan.out_kinds)]
         return _tree.tree_unflatten(plan.structure, made)
     numbers = (next_number(),) if plan.n_out == 1 else tuple([next_number() for _ in range(plan.n_out)])
-    action = OpAction(plan, ids, numbers, plan.keep((*values, *results)), where or user_frame(3), tape.epoch)
+    kept = plan.keep((*values, *results))
+    if manner is not None:
+        kept = manner.pack(plan, tensors, kept)
+    action = OpAction(plan, ids, numbers, kept, where or user_frame(3), tape.epoch)
     if block is not None:
         calls = block.calls
         action.block, action.index = block, len(calls)
@@ -249,7 +255,7 @@ def run_stepwise(plan: Plan, tensors: Sequence[Tensor]) -> Any:
 
     def apply(key, function, operands, place, name):
         if isinstance(key, Eqn):
-            key = id(key.origin)  # alive as long as the plan's program is
+            key = _like(key)
         op = plan.steps_cache.get(key)
         if op is None:
             op = plan.steps_cache[key] = Lifted(function, name, set(), set(), plan.options)
@@ -258,6 +264,22 @@ def run_stepwise(plan: Plan, tensors: Sequence[Tensor]) -> Any:
     everything = current_scope().tape.detail == "primitives"
     recorder = Recorder(apply, everything=everything, ignore_custom_rules=plan.options.ignore_custom_rules)
     return _tree.tree_unflatten(plan.structure, recorder.run(plan.flat_program, tensors))
+
+
+def _like(eqn: Eqn) -> Any:
+    """What equations that do the same have in common: they share an op, and are compiled once.
+
+    One with a program inside, or one that was traced for a mesh, is like no other.
+    """
+    own = id(eqn.origin)  # alive as long as the plan's program is
+    if eqn.is_structural:
+        return own
+    try:
+        key = (eqn.primitive, *[(name, type(value), value) for name, value in sorted(eqn.params.items())])
+        hash(key)
+    except TypeError:
+        return own
+    return key
 
 
 def is_data(leaf: Any) -> bool:

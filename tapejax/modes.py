@@ -25,7 +25,7 @@ class _GradMode:
     def __enter__(self) -> None:
         outer = current_scope()
         self._outer.append(outer)
-        set_scope(Scope(outer.tape, self.enabled, (outer.thread, outer.task), outer.bindings))
+        set_scope(Scope(outer.tape, self.enabled, (outer.thread, outer.task), outer.bindings, outer.manner))
 
     def __exit__(self, *exc_info: object) -> None:
         set_scope(self._outer.pop())

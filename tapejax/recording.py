@@ -104,7 +104,7 @@ def record(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], chos
     leaves: dict[int, Tensor] = {position: _stand_in(given[position], outer) for position in chosen}
     tape = outer.tape.fork(label=f"the tape of {getattr(function, '__name__', 'a function')}")
     tape.guarded = True
-    inside = Scope(tape, True, (outer.thread, outer.task), outer.bindings)
+    inside = Scope(tape, True, (outer.thread, outer.task), outer.bindings, outer.manner)
     set_scope(inside)
     try:
         result = _call(function, given, structure, leaves, outer.enabled)
