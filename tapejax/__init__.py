@@ -5,6 +5,16 @@ import importlib
 from tapejax import operators as _operators  # noqa: F401  (gives Tensor its operators and methods)
 from tapejax.block import fusion
 from tapejax.check import check_grads
+from tapejax.checkpointing import (
+    checkpoint,
+    checkpoint_multi,
+    checkpoint_name,
+    plan_memory,
+    save_on_cpu,
+    save_to_disk,
+    saved_tensors_hooks,
+    sequential,
+)
 from tapejax.compile import jit, vmap
 from tapejax.cursor import Cursor
 from tapejax.custom_op import custom_op
@@ -36,6 +46,9 @@ __all__ = [
     "all_finite",
     "backward",
     "check_grads",
+    "checkpoint",
+    "checkpoint_multi",
+    "checkpoint_name",
     "clip_by_norm",
     "clip_by_value",
     "current_tape",
@@ -56,7 +69,12 @@ __all__ = [
     "lift",
     "linearize",
     "no_grad",
+    "plan_memory",
     "record",
+    "save_on_cpu",
+    "save_to_disk",
+    "saved_tensors_hooks",
+    "sequential",
     "stop_gradient",
     "take",
     "tensor",
@@ -65,7 +83,13 @@ __all__ = [
     "vmap",
 ]
 
-_NAMESPACES = ("lax", "nn", "numpy", "random", "scipy")
+_NAMESPACES = ("lax", "nn", "numpy", "random", "scipy", "testing", "verify")
+_LATE = {  # functions whose modules are imported when they are first asked for
+    "compare": "tapejax.verify.twins",
+    "compare_precision": "tapejax.verify.twins",
+    "verify_custom_rule": "tapejax.verify.custom",
+    "verify_tape": "tapejax.verify.actions",
+}
 
 
 def __getattr__(name: str):  # namespaces are made when they are first asked for
@@ -73,10 +97,12 @@ def __getattr__(name: str):  # namespaces are made when they are first asked for
         return importlib.import_module(f"tapejax.{name}")
     if name in ("clear_plans", "plans"):
         return getattr(importlib.import_module("tapejax.caches"), name)
+    if name in _LATE:
+        return getattr(importlib.import_module(_LATE[name]), name)
     if name == "GradientTape":
         return importlib.import_module("tapejax.gradient_tape").GradientTape
     raise AttributeError(f"module 'tapejax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMESPACES, "GradientTape", "clear_plans", "plans"})
+    return sorted({*globals(), *_NAMESPACES, *_LATE, "GradientTape", "clear_plans", "plans"})

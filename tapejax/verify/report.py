@@ -174,7 +174,7 @@ class Report(Findings):
         found += [("tolerance", reason) for reason in reasons]
         found += [("note", note) for note in self.notes]
         if self.culprit is not None:
-            found.append(("culprit", self.culprit.verdict_line if isinstance(self.culprit, Findings) else self.culprit))
+            found.append(("culprit", self.culprit.verdict_line.removeprefix("WRONG: ")))
         return list(dict.fromkeys(found))
 
     def __str__(self) -> str:

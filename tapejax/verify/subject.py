@@ -40,6 +40,7 @@ class Subject:
     """
 
     judge = "jax"
+    speaker = "the tape"
     kinks_are_conventions = False  # whether another opinion at a kink is fine
 
     def __init__(self, name: str, names: list[str], function: Callable[..., Any], for_jax: Callable[..., Any], values):
@@ -144,7 +145,8 @@ class Subject:
 
     @cached_property
     def has_custom_rules(self) -> bool:
-        return self.jaxpr is not None and "custom_" in str(self.jaxpr)
+        text = str(self.jaxpr)
+        return "custom_vjp_call" in text or "custom_jvp_call" in text
 
     @cached_property
     def narrowest(self) -> Any:
@@ -164,17 +166,25 @@ class Subject:
             self.compiled["vjp"] = jax.jit(lambda values, cts: vjp_at(self.over_arrays, values, self.positions, cts))
         return _filled(self.compiled["vjp"](values, cts), self.positions, len(values))
 
-    def by_jax_wide(self, values: Sequence[Any], cts: Sequence[Any]) -> list[Any] | None:
-        """jax's gradient of the same program in float64: the yardstick for what narrower floats lose."""
+    def by_jax_twice(self, values: Sequence[Any], cts: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:
+        """jax's gradient of the program, custom rules opened, in its own precision and in float64.
+
+        Their difference is what narrow floats lose here, whoever's rules are used.
+        """
         if self.program is None:
             return None
-        if "wide vjp" not in self.compiled:
-            program, positions = self.program, self.positions
-            outputs = lambda *values: run_wide(program, values)[0]
-            self.compiled["wide vjp"] = jax.jit(lambda values, cts: vjp_at(outputs, values, positions, cts))
+        program, positions = self.program, self.positions
+        if "twice" not in self.compiled:
+            outputs = lambda real: lambda *values: run_wide(program, values, real=real)[0]
+            self.compiled["twice"] = [
+                jax.jit(lambda values, cts, real=real: vjp_at(outputs(real), values, positions, cts))
+                for real in (None, np.float64)
+            ]
+        narrow, wide = self.compiled["twice"]
+        found = narrow(list(values), list(cts))
         with jax.enable_x64(True):
-            found = self.compiled["wide vjp"](list(map(wide_value, values)), list(map(wide_value, cts)))
-        return _filled(found, self.positions, len(values))
+            yardstick = wide(list(map(wide_value, values)), list(map(wide_value, cts)))
+        return _filled(found, positions, len(values)), _filled(yardstick, positions, len(values))
 
     # -- along a line --------------------------------------------------------------------------------
 
@@ -279,11 +289,12 @@ def wide_value(value: Any) -> Any:
 
 
 def random_like(value: Any, rng: np.random.Generator) -> np.ndarray:
-    """Random numbers of an array's shape; complex if it is."""
-    drawn = rng.standard_normal(np.shape(value))
-    if jnp.issubdtype(jnp.result_type(value), jnp.complexfloating):
-        drawn = drawn + 1j * rng.standard_normal(np.shape(value))
-    return drawn
+    """Random numbers of an array's shape, complex if it is; none near zero, so that every element counts."""
+
+    def draw():
+        return rng.choice([-1.0, 1.0], np.shape(value)) * rng.uniform(0.5, 1.5, np.shape(value))
+
+    return draw() + 1j * draw() if jnp.issubdtype(jnp.result_type(value), jnp.complexfloating) else draw()
 
 
 def cotangents(outputs: Sequence[Any], seed: int) -> list[Any]:

@@ -23,7 +23,9 @@ DTYPE_PARAMETERS = ("new_dtype", "dtype", "preferred_element_type")
 
 
 def wide_dtype(dtype: Any, real: Any = np.float64) -> Any:
-    """The widest dtype of the same kind; `real` is what floats become."""
+    """The widest dtype of the same kind; `real` is what floats become, None to leave all as written."""
+    if real is None:
+        return dtype
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return np.dtype(np.complex128)
     return np.dtype(real) if jnp.issubdtype(dtype, jnp.floating) else dtype
@@ -98,7 +100,7 @@ def bind_wide(eqn: Eqn, values: Sequence[Any], real: Any) -> Sequence[Any]:
                 out = eqn.primitive.bind(*values, **_wide_parameters(eqn.params, real))
             return list(out) if eqn.primitive.multiple_results else [out]
         except (TypeError, ValueError, NotImplementedError):
-            if real is not np.float64:
+            if real is np.complex128:
                 raise
     return _as_written(eqn, values)
 
