@@ -11,10 +11,11 @@ import numpy as np
 
 from tapejax import compat, recording
 from tapejax.lazy import force
+from tapejax.lift import lift
 from tapejax.plan import OpAction
 from tapejax.program import CUSTOM, Eqn
 from tapejax.tape import Tape, TapeAction
-from tapejax.tensor import Tensor
+from tapejax.tensor import Tensor, make
 from tapejax.verify.subject import Subject
 
 
@@ -78,7 +79,7 @@ class Watch(Tape):
         self._forks += 1
         child = Watch(detail=self.detail, label=label or f"{self.label}.{self._forks}")
         child._origin = (self.epoch, self._forks)
-        self.last_fork = child
+        child.calls = self.calls
         return child
 
 
@@ -101,15 +102,29 @@ class Watched:
 def watch(subject: Subject, *, detail: str = "primitives", values: Sequence[Any] | None = None) -> Watched:
     """Record a subject's call, equation by equation unless detail is "ops"."""
     values = subject.values if values is None else values
+    tensors = [make(v, True) if i in subject.positions else v for i, v in enumerate(values)]
     with Watch(detail=detail) as tape:
-        recorded = recording.record(subject.function, tuple(values), {}, subject.positions)
-    child = tape.last_fork
-    known = {leaf.id.number: leaf.value for leaf in recorded.leaves}
-    for root in recorded.result:
-        if isinstance(root, Tensor):
-            known[root.id.number] = root.value
-    seen = see(recorded.actions, known, {**child.calls, **tape.calls})
-    return Watched(recorded.leaves, seen, list(recorded.result), list(recorded.actions))
+        tape.guarded = True
+        roots = _call(subject, tensors, tape)
+    known = {leaf.id.number: leaf.value for leaf in [*tensors, *roots] if isinstance(leaf, Tensor)}
+    leaves = [tensors[position] for position in subject.positions]
+    return Watched(leaves, see(tape.actions, known, tape.calls), roots, list(tape.actions))
+
+
+def _call(subject: Subject, tensors: Sequence[Any], tape: Watch) -> list[Any]:
+    """The function on Tensors; lifted if it wants arrays, so that its equations keep their lines."""
+    function = subject.function
+    if not recording.is_known_over_arrays(function):
+        try:
+            return list(function(*tensors))
+        except (TypeError, AttributeError) as refusal:
+            if not recording.wants_arrays(refusal):
+                raise
+        tape.take_all()
+        recording.remember_over_arrays(function)
+    if "lifted" not in subject.compiled:
+        subject.compiled["lifted"] = lift(function)
+    return list(subject.compiled["lifted"](*tensors))
 
 
 def see(actions: Iterable[TapeAction], known: dict[int, Any], calls: dict[int, Any]) -> list[Seen]:
