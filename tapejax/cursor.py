@@ -6,18 +6,22 @@ insert. What a step did is kept, so going back and forth runs nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tapejax.engine import failure, pull, start
 from tapejax.errors import ArgumentError
 from tapejax.gradients import Gradients
+from tapejax.names import names_around
 from tapejax.tape import Tape, TapeAction, TensorId
 from tapejax.tensor import Tensor, Tracer
 from tapejax.where import user_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _NOTHING = object()
 
@@ -172,10 +176,17 @@ class Cursor:
     7.0
     """
 
-    def __init__(self, actions: Sequence[TapeAction], roots: Sequence[tuple[TensorId, Any]], label: str = "the tape"):
+    def __init__(
+        self,
+        actions: Sequence[TapeAction],
+        roots: Sequence[tuple[TensorId, Any]],
+        label: str = "the tape",
+        names: Mapping[int, str] | None = None,
+    ):
         self.actions: tuple[TapeAction, ...] = tuple(actions)
         self.roots: tuple[TensorId, ...] = tuple(id for id, _ in roots)
         self.label = label
+        self.names = dict(names or {})  # what the user calls tensors, by number; for showing
         self._grads = _Observed()
         self._grads._told = {"roots": [id.number for id in self.roots], "wrt": None}
         self._position = 0
@@ -381,6 +392,22 @@ class Cursor:
 
     # -- showing ----------------------------------------------------------------------------------
 
+    def save_html(self, path: Any) -> Path:
+        """Write the viewer as one HTML file that needs no network; its path."""
+        from tapejax.view import save
+
+        return save(self, path)
+
+    def _repr_html_(self) -> str:
+        from tapejax.view import html
+
+        return html(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from tapejax.view import bundle
+
+        return bundle(self)
+
     def __repr__(self) -> str:
         return f"<cursor on {self.label}: {self._position} of {len(self.actions)} actions>"
 
@@ -404,7 +431,7 @@ def cursor(tape: Tape, root: Tensor | Sequence[Tensor], seed: Any = None, *, ret
     """See `Tape.cursor`."""
     starts = start(root, seed, tape)
     actions = tape.actions if retain_tape else tape.take_all(by=f"cursor() at {user_line()}")
-    return Cursor(actions, [(one.id, given) for one, _, given in starts], tape.label)
+    return Cursor(actions, [(one.id, given) for one, _, given in starts], tape.label, names_around())
 
 
 def _identity(key: Tensor | TensorId) -> TensorId:

@@ -21,6 +21,8 @@ from tapejax.errors import ArgumentError, TapeError
 from tapejax.where import user_line
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tapejax.cursor import Cursor
     from tapejax.gradients import Gradients
     from tapejax.tensor import Tensor
@@ -300,6 +302,31 @@ class Tape:
         from tapejax.cursor import cursor
 
         return cursor(self, root, seed, retain_tape=retain_tape)
+
+    def save_html(self, path: Any, root: Tensor | Sequence[Tensor] | None = None, seed: Any = None) -> Path:
+        """Write the viewer (log, graph, stepper) as one HTML file that needs no network; its path.
+
+        Backward starts at `root`, or at the last result. The tape stays as it is.
+        """
+        from tapejax.view import save
+
+        return save(self if root is None else self.cursor(root, seed), path)
+
+    def to_dot(self) -> str:
+        """The graph in Graphviz's language."""
+        from tapejax.view import dot
+
+        return dot(self)
+
+    def _repr_html_(self) -> str:
+        from tapejax.view import html
+
+        return html(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from tapejax.view import bundle
+
+        return bundle(self)
 
 
 class AmbientTape(Tape):

@@ -1,0 +1,179 @@
+"""Film: everything the stepper shows, as data. Taken once from a cursor; what shows it only turns pages."""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any
+
+import jax.numpy as jnp
+
+from tapejax.cursor import Cursor
+from tapejax.errors import BackwardError, ConcreteValueError
+from tapejax.lazy import force
+from tapejax.plan import OpAction, x64_for
+from tapejax.tape import TapeAction, TensorId
+from tapejax.tensor import Tracer
+from tapejax.view import svg, table
+from tapejax.view.formulas import formula_of
+from tapejax.view.graph import Graph, graph_of
+from tapejax.view.values import CELLS, brief, describe
+
+LIMIT = 2000  # actions in one view: about what a browser shows at ease
+
+
+def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
+    """The whole backward pass of a cursor, which stays where it is.
+
+    The last `limit` actions, those that a backward pass meets first. An action that fails ends the
+    film, with its error. Values of many elements are shown as heat maps of a bounded size.
+    """
+    first = max(len(cursor.actions) - limit, 0)
+    graph = graph_of(cursor.actions[first:], cursor.names, first)
+    pages = _Pages(CELLS if len(graph.actions) <= 150 else 12)
+    seeds, steps, error = _steps(cursor, len(graph.actions), pages)
+    notes = []
+    if first:
+        notes.append(
+            f"Shown are the last {limit:,} of {len(cursor.actions):,} actions; earlier ones are there in `cursor`."
+        )
+    if error:
+        notes.append(error)
+    return {
+        "title": cursor.label,
+        "roots": [id.number for id in cursor.roots],
+        "count": len(graph.actions),
+        "first": first,
+        "notes": notes,
+        "graph": svg.draw(graph),
+        "regions": [[r.label, r.first, r.last, svg.draw_region(graph, r)] for r in graph.regions],
+        "table": table.table(graph, _norms(steps, pages)),
+        "tensors": {
+            number: [info.label, info.kind, info.leaf, info.wants_gradient] for number, info in graph.tensors.items()
+        },
+        **_action_pages(cursor, graph, pages),
+        "seeds": seeds,
+        "steps": steps,
+        "values": pages.values,
+    }
+
+
+def _norms(steps: list[Any], pages: _Pages) -> dict[int, str]:
+    """Of the gradients at the end, by tensor: what the table says where no script runs."""
+    return {number: brief(pages.values[after]["norm"]) for step in steps for number, _, after, _ in step["out"]}
+
+
+class _Pages:
+    """Values and rules, each described once however often it is shown."""
+
+    def __init__(self, cells: int):
+        self.cells = cells
+        self.values: list[Any] = []
+        self.rules: list[Any] = []
+        self._seen: dict[int, tuple[int, Any]] = {}
+        self._known: dict[Any, int] = {}
+
+    def value(self, value: Any) -> int:
+        if isinstance(getattr(value, "value", value), Tracer):
+            raise ConcreteValueError(
+                "a view needs numbers, but this tape is being traced by jax.jit, vmap or grad",
+                fix="record it outside of the traced function",
+            )
+        if id(value) not in self._seen:
+            self._seen[id(value)] = (len(self.values), value)  # the value too: its id must not be given to another
+            self.values.append(describe(value, self.cells))
+        return self._seen[id(value)][0]
+
+    def rule(self, action: TapeAction) -> int:
+        key = action.plan if isinstance(action, OpAction) else getattr(action, "custom", type(action))
+        if key not in self._known:
+            try:
+                page = formula_of(action).html()
+            except Exception as cause:  # a rule that cannot be told is no reason to show nothing
+                page = {"forward": "", "backward": [], "parts": [], "notes": [f"No formula: {cause}"], "source": ""}
+            self._known[key] = len(self.rules)
+            self.rules.append(page)
+        return self._known[key]
+
+
+def _steps(cursor: Cursor, count: int, pages: _Pages) -> tuple[list[Any], list[Any], str]:
+    """Seeds, steps, and what went wrong."""
+    position = cursor.position
+    listeners, cursor._listeners = cursor._listeners, []  # nobody need follow this
+    show = lambda term: [term.id.number, pages.value(term.value), pages.value(term.after), term.accumulates]
+    steps: list[Any] = []
+    error = ""
+    try:
+        cursor.rewind()
+        seeds = [show(term) for terms in cursor.sums.values() for term in terms.terms]
+        while len(steps) < count:
+            step = cursor.step()
+            assert step is not None
+            steps.append(
+                {
+                    "action": step.index,
+                    "in": [[id.number, pages.value(value)] for id, value in step.incoming.items()],
+                    "out": [show(term) for term in step.outgoing],
+                    "removed": [id.number for id in step.removed],
+                    "skipped": step.skipped,
+                }
+            )
+    except BackwardError as failed:
+        error = failed.what
+    finally:
+        cursor.seek(min(position, cursor.position) if error else position)
+        cursor._listeners = listeners
+    return seeds, steps, error
+
+
+def _action_pages(cursor: Cursor, graph: Graph, pages: _Pages) -> dict[str, Any]:
+    found = []
+    for info in graph.actions:
+        action = cursor.actions[info.index]
+        steps = " ".join(f"{loop}[{step}]" for loop, step in info.steps)
+        found.append(
+            {
+                "text": info.text,
+                "op": info.op,
+                "inputs": info.inputs,
+                "outputs": info.outputs,
+                "place": info.place,
+                "source": source_line(info.line),
+                "loop": steps,
+                "rule": pages.rule(action),
+                "kept": [[number, pages.value(value)] for number, value in kept_of(action)],
+            }
+        )
+    return {"actions": found, "rules": pages.rules}
+
+
+def kept_of(action: TapeAction) -> list[tuple[int, Any]]:
+    """What the action's backward reads besides gradients, by tensor number."""
+    if not isinstance(action, OpAction) or action.kept is None or action.plan.reversed is None:
+        return []
+    plan = action.plan
+    values = [force(value) for value in action.kept[: plan.n_read]]
+    if any(value is None or isinstance(value, Tracer) for value in values):
+        return []
+    saves_in, saves_out = plan.reversed.saves_in, plan.reversed.saves_out
+    numbers = [action.inputs[i].number for i in saves_in] + [action.numbers[i] for i in saves_out]
+    return list(dict(zip(numbers, values)).items())  # the extras, which have no name, are left out
+
+
+def source_line(line: str) -> str:
+    """The text of a `file:line`, if it can be read."""
+    file, _, number = line.rpartition(":")
+    return linecache.getline(file, int(number)).strip() if file and number.isdigit() else ""
+
+
+def last_result(actions: tuple[TapeAction, ...]) -> list[tuple[TensorId, Any]]:
+    """The last result that has a derivative, with ones: where a backward pass would most likely start."""
+    for action in reversed(actions):
+        if isinstance(action, OpAction):
+            for number, kind in zip(action.numbers, action.plan.out_kinds):
+                if kind.requires_grad:
+                    with x64_for(kind.aval.dtype):
+                        return [(TensorId(number), jnp.ones(kind.aval.shape, kind.aval.dtype))]
+        elif hasattr(action, "custom") and action.outputs:
+            output = action.kept[0][0]
+            return [(action.outputs[0], jnp.ones_like(output))]
+    return []

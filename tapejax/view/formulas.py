@@ -1,0 +1,266 @@
+r"""The rule of an op in mathematical form: what ran, and what each input's gradient gets.
+
+x̄ is the gradient of the loss with respect to x. Ops with one operand are y = f(x), with two z = f(x, y).
+An op that is not in the table is shown by the rules of the primitives it is made of, an action of
+somebody's own by its docstring.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from dataclasses import dataclass, field
+from typing import Any
+
+from tapejax.plan import OpAction
+from tapejax.rules import lookup
+from tapejax.tape import TapeAction
+from tapejax.view import mathematics
+
+X, Y, Z = r"\bar{x}", r"\bar{y}", r"\bar{z}"
+
+# slope of y = f(x): both sides in LaTeX
+_SLOPES = {
+    "exp": (r"\exp(x)", "y"),
+    "exp2": (r"2^x", r"y \log 2"),
+    "expm1": (r"\exp(x) - 1", r"\exp(x)"),
+    "log": (r"\log(x)", r"\frac{1}{x}"),
+    "log1p": (r"\log(1 + x)", r"\frac{1}{1 + x}"),
+    "log2": (r"\log_2(x)", r"\frac{1}{x \log 2}"),
+    "log10": (r"\log_{10}(x)", r"\frac{1}{x \log 10}"),
+    "sin": (r"\sin(x)", r"\cos(x)"),
+    "cos": (r"\cos(x)", r"(-\sin(x))"),
+    "tan": (r"\tan(x)", r"(1 + y^2)"),
+    "arcsin": (r"\arcsin(x)", r"\frac{1}{\sqrt{1 - x^2}}"),
+    "arccos": (r"\arccos(x)", r"\frac{-1}{\sqrt{1 - x^2}}"),
+    "arctan": (r"\arctan(x)", r"\frac{1}{1 + x^2}"),
+    "sinh": (r"\sinh(x)", r"\cosh(x)"),
+    "cosh": (r"\cosh(x)", r"\sinh(x)"),
+    "tanh": (r"\tanh(x)", r"(1 - y^2)"),
+    "arcsinh": (r"\arcsinh(x)", r"\frac{1}{\sqrt{1 + x^2}}"),
+    "arccosh": (r"\arccosh(x)", r"\frac{1}{\sqrt{x^2 - 1}}"),
+    "arctanh": (r"\arctanh(x)", r"\frac{1}{1 - x^2}"),
+    "square": (r"x^2", r"2x"),
+    "sqrt": (r"\sqrt{x}", r"\frac{1}{2y}"),
+    "rsqrt": (r"\frac{1}{\sqrt{x}}", r"(-\frac{y^3}{2})"),
+    "cbrt": (r"x^{1/3}", r"\frac{1}{3 y^2}"),
+    "reciprocal": (r"\frac{1}{x}", r"(-y^2)"),
+    "logistic": (r"\sigma(x)", r"y (1 - y)"),
+    "erf": (r"\erf(x)", r"\frac{2}{\sqrt{\pi}} \exp(-x^2)"),
+    "abs": (r"|x|", r"\sign(x)"),
+    "relu": (r"\max(x, 0)", r"[x > 0]"),
+    "softplus": (r"\log(1 + \exp(x))", r"\sigma(x)"),
+    "silu": (r"x \, \sigma(x)", r"(\sigma(x) + y (1 - \sigma(x)))"),
+    "log_sigmoid": (r"\log \sigma(x)", r"\sigma(-x)"),
+}
+_SAME = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh",
+         "sigmoid": "logistic", "swish": "silu", "absolute": "abs", "fabs": "abs", "expit": "logistic"}  # fmt: skip
+
+_TABLE: dict[str, tuple[str, list[str]]] = {
+    name: (f"y = {value}", [f"{X} += {Y} \\odot {slope}"]) for name, (value, slope) in _SLOPES.items()
+}
+_TABLE |= {name: _TABLE[other] for name, other in _SAME.items()}
+
+
+def _put(names: str, forward: str, *backward: str) -> None:
+    for name in names.split():
+        _TABLE[name] = (forward, list(backward))
+
+
+_put("add", "z = x + y", f"{X} += {Z}", f"{Y} += {Z}")
+_put("subtract sub", "z = x - y", f"{X} += {Z}", f"{Y} += -{Z}")
+_put("multiply mul", r"z = x \odot y", rf"{X} += {Z} \odot y", rf"{Y} += {Z} \odot x")
+_put(
+    "divide true_divide div",
+    r"z = \frac{x}{y}",
+    rf"{X} += \frac{{{Z}}}{{y}}",
+    rf"{Y} += -\frac{{{Z} \odot z}}{{y}}",
+)
+_put("negative neg", "y = -x", f"{X} += -{Y}")
+_put("power pow float_power", "z = x^y", rf"{X} += {Z} \odot y \, x^{{y-1}}", rf"{Y} += {Z} \odot z \log x")
+_put("integer_pow", "y = x^n", rf"{X} += {Y} \odot n \, x^{{n-1}}")
+_put(
+    "maximum max", r"z = \max(x, y)", rf"{X} += {Z} \odot [x > y]", rf"{Y} += {Z} \odot [y > x]",
+    r"\text{where x = y, each gets one half}",
+)  # fmt: skip
+_put(
+    "minimum min", r"z = \min(x, y)", rf"{X} += {Z} \odot [x < y]", rf"{Y} += {Z} \odot [y < x]",
+    r"\text{where x = y, each gets one half}",
+)  # fmt: skip
+_put("matmul dot", "z = x \\, y", rf"{X} += {Z} \, y^\top", rf"{Y} += x^\top {Z}")
+_put(
+    "dot_general", r"z_{ij} = \sum_k x_{ik} \, y_{kj}",
+    rf"{X}_{{ik}} += \sum_j {Z}_{{ij}} \, y_{{kj}}", rf"{Y}_{{kj}} += \sum_i x_{{ik}} \, {Z}_{{ij}}",
+)  # fmt: skip
+_put("outer", r"z = x \, y^\top", rf"{X} += {Z} \, y", rf"{Y} += {Z}^\top x")
+_put("sum reduce_sum", r"y = \sum_i x_i", rf"{X}_i += {Y}")
+_put("mean", r"y = \frac{1}{n} \sum_i x_i", rf"{X}_i += \frac{{{Y}}}{{n}}")
+_put("var", r"y = \frac{1}{n} \sum_i (x_i - \mu)^2", rf"{X}_i += {Y} \, \frac{{2}}{{n}} (x_i - \mu)")
+_put("prod reduce_prod", r"y = \prod_i x_i", rf"{X}_i += {Y} \prod_{{j \ne i}} x_j")
+_put("max_ amax reduce_max", r"y = \max_i x_i", rf"{X}_i += {Y} [x_i = y]", r"\text{those that tie share it}")
+_put("min_ amin reduce_min", r"y = \min_i x_i", rf"{X}_i += {Y} [x_i = y]", r"\text{those that tie share it}")
+_put("cumsum", r"y_i = \sum_{j \le i} x_j", rf"{X}_j += \sum_{{i \ge j}} {Y}_i")
+_put(
+    "softmax", r"y_i = \frac{\exp(x_i)}{\sum_j \exp(x_j)}",
+    rf"{X}_i += y_i \, ({Y}_i - \sum_j {Y}_j y_j)",
+)  # fmt: skip
+_put(
+    "log_softmax", r"y_i = x_i - \log \sum_j \exp(x_j)",
+    rf"{X}_i += {Y}_i - \exp(y_i) \sum_j {Y}_j",
+)  # fmt: skip
+_put("logsumexp", r"y = \log \sum_j \exp(x_j)", rf"{X}_i += {Y} \exp(x_i - y)")
+_put("transpose T matrix_transpose swapaxes moveaxis", r"y = x^\top", rf"{X} += {Y}^\top")
+_put(
+    "reshape ravel flatten squeeze expand_dims",
+    r"y = \text{x in another shape}",
+    rf"{X} += \text{{ȳ in the shape of x}}",
+)
+_put(
+    "broadcast_in_dim broadcast_to", r"y = \text{copies of x}",
+    rf"{X} += \sum_{{\text{{copies}}}} {Y}",
+)  # fmt: skip
+_put("getitem slice dynamic_slice gather take", r"y = x[i]", rf"{X}[i] += {Y}", r"\text{and zero elsewhere}")
+_put("scan_slice", r"y = x[t]", rf"{X}[t] += {Y}", r"\text{and zero elsewhere}")
+_put("concatenate stack hstack vstack scan_stack", r"y = [x_1, x_2, \ldots]", rf"{X}_k += {Y}[\text{{part k}}]")
+_put(
+    "where select_n",
+    r"y = c \, ? \, a : b",
+    r"\bar{a} += \bar{y} \odot [c]",
+    r"\bar{b} += \bar{y} \odot [\text{not } c]",
+)
+_put("clip clamp", r"y = \min(\max(x, a), b)", rf"{X} += {Y} \odot [a < x < b]")
+_put("convert_element_type astype copy", r"y = x", rf"{X} += {Y}")
+_put("rev flip", r"y = \text{x reversed}", rf"{X} += \text{{ȳ reversed}}")
+_put("linalg_norm norm", r"y = \sqrt{\sum_i x_i^2}", rf"{X}_i += {Y} \, \frac{{x_i}}{{y}}")
+_put(
+    "conv_general_dilated conv", r"z = x \star y",
+    rf"{X} += \text{{z̄ ⋆ (y flipped)}}", rf"{Y} += x \star {Z}",
+)  # fmt: skip
+_put("inv", r"y = x^{-1}", rf"{X} += -y^\top {Y} y^\top")
+_put("det", r"y = \det x", rf"{X} += {Y} y \, x^{{-\top}}")
+_put("Alias", r"y = x", rf"{X} += {Y}")
+
+
+@dataclass(slots=True)
+class Formula:
+    """A rule to show. LaTeX in `forward` and `backward`, words in `notes`, code in `source`."""
+
+    forward: str = ""
+    backward: list[str] = field(default_factory=list)
+    letters: list[str] = field(default_factory=list)  # what the operands, then the results are called in it
+    parts: list[tuple[str, str, str]] = field(default_factory=list)  # of a composite: name, forward, backward
+    notes: list[str] = field(default_factory=list)
+    source: str = ""
+
+    def html(self) -> dict[str, Any]:
+        return {
+            "forward": mathematics.mathml(self.forward, self.letters) if self.forward else "",
+            "backward": [mathematics.mathml(line, self.letters) for line in self.backward],
+            "parts": [
+                [name, *(mathematics.mathml(half) if half else "" for half in halves)] for name, *halves in self.parts
+            ],
+            "notes": self.notes,
+            "source": self.source,
+        }
+
+
+def formula_of(action: TapeAction) -> Formula:
+    """The rule of an action, as well as it is known."""
+    if not isinstance(action, OpAction):
+        return _of_ones_own(action)
+    plan = action.plan
+    # `max` over axes and `max` of two numbers have one name
+    name = f"{plan.name}_" if plan.name in ("max", "min") and plan.n_in == 1 else plan.name
+    found = _TABLE.get(name)
+    equations = plan.flat_program.eqns
+    if found is None and len(equations) == 1 and equations[0].name in _TABLE:
+        found = _TABLE[equations[0].name]
+    result = _generic(action) if found is None else _filled(found, action)
+    if found is None:
+        _open(action, result)
+    if any(_stretched(plan, i) for i, wanted in enumerate(plan.wrt) if wanted) and _is_elementwise(found):
+        result.notes.append("An operand was stretched by broadcasting: its gradient is summed over the stretched axes.")
+    if plan.foreign:
+        result.notes.append(f"Differentiated by jax's own rule: {', '.join(plan.foreign)}.")
+    return result
+
+
+def _filled(found: tuple[str, list[str]], action: OpAction) -> Formula:
+    forward, lines = found
+    backward = [line for line in lines if "+=" in line]
+    words = [mathematics.text(line) for line in lines if "+=" not in line]
+    letters = ["x", "y"] if forward.startswith("y") else ["x", "y", "z"]
+    if "?" in forward:
+        letters = ["c", "b", "a", "y"] if action.plan.name == "select_n" else ["c", "a", "b", "y"]
+    wrt = action.plan.wrt
+    if len(wrt) == 2 and len(backward) == 2:
+        backward = [line for line, wanted in zip(backward, wrt) if wanted]
+    if len(action.inputs) + len(action.numbers) != len(letters):
+        letters = []
+    return Formula(forward, backward, letters, [word[:1].upper() + word[1:] + "." for word in words])
+
+
+def _generic(action: OpAction) -> Formula:
+    count = len(action.inputs)
+    names = ["x"] if count == 1 else ["x", "y"] if count == 2 else [f"x_{i + 1}" for i in range(min(count, 9))]
+    out = "z" if count == 2 else "y"
+    if count > 9 or len(action.numbers) != 1:
+        return Formula(r"y = f(x_1, x_2, \ldots)", [r"\bar{x}_k += (\frac{\partial y}{\partial x_k})^\top \bar{y}"], [])
+    name = action.plan.name.strip("<>_") or "f"
+    backward = [
+        rf"\bar{{{letter[0]}}}{letter[1:]} += (\frac{{\partial {out}}}{{\partial {letter}}})^\top \bar{{{out}}}"
+        for letter, wanted in zip(names, action.plan.wrt)
+        if wanted
+    ]
+    shown = f"\\text{{{name}}}" if not set("{}\\") & set(name) else "f"
+    return Formula(rf"{out} = {shown}({', '.join(names)})", backward[:4], [*names, out] if count < 3 else [])
+
+
+def _open(action: OpAction, result: Formula) -> None:
+    """Show what a composite op is made of: the formulas of its primitives, or the words of their rules."""
+    seen = set()
+    for eqn in action.plan.flat_program.eqns:
+        entry = lookup(eqn.primitive)
+        if eqn.name in seen or getattr(entry, "kind", "rule") != "rule":
+            continue
+        seen.add(eqn.name)
+        found = _TABLE.get(eqn.name)
+        if found is not None:
+            result.parts.append((eqn.name, found[0], r" \quad ".join(line for line in found[1] if "+=" in line)))
+        elif getattr(entry, "doc", ""):
+            words = entry.doc.splitlines()[0]
+            plain = re.sub(r"[^\w\s.,;:=+*/()-]", " ", words).replace("_", " ")
+            result.parts.append((eqn.name, rf"\text{{{plain}}}", ""))
+    if len(result.parts) > 8:
+        result.notes.append(f"and {len(result.parts) - 8} primitives more")
+        del result.parts[8:]
+    if len(result.parts) > 1:
+        result.notes.insert(0, "The chain rule through its primitives:")
+
+
+def _of_ones_own(action: TapeAction) -> Formula:
+    name = type(action).__name__
+    if name in _TABLE:
+        forward, backward = _TABLE[name]
+        return Formula(forward, list(backward), ["x", "y"])
+    custom = getattr(action, "custom", None)
+    function = getattr(custom, "_backward", None) or type(action).backward
+    doc = inspect.getdoc(function) if function.__doc__ else inspect.getdoc(type(action))
+    doc = "" if doc == inspect.getdoc(TapeAction) or doc == inspect.getdoc(TapeAction.backward) else doc or ""
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        source = ""
+    lines = source.splitlines()
+    if len(lines) > 14:
+        source = "\n".join([*lines[:13], "    ..."])
+    return Formula(notes=[doc.splitlines()[0]] if doc else [], source=source)
+
+
+def _stretched(plan: Any, position: int) -> bool:
+    return plan.n_out == 1 and plan.examples[position].shape != plan.out_kinds[0].aval.shape
+
+
+def _is_elementwise(found: tuple[str, list[str]] | None) -> bool:
+    return found is not None and found[0].startswith("z") and found not in (_TABLE["matmul"], _TABLE["dot_general"], _TABLE["outer"], _TABLE["conv"])  # fmt: skip

@@ -1,0 +1,64 @@
+"""The viewer as HTML that needs nothing from elsewhere: a fragment for notebooks, a page for a file."""
+
+from __future__ import annotations
+
+import functools
+import json
+import uuid
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+# What `model` is without a kernel: the film, a position, and whoever follows it.
+_SHIM = """
+const film = JSON.parse(document.getElementById("{id}-film").textContent);
+const state = {{ film, css_text: {css}, position: {position} }};
+const followers = [];
+const model = {{
+  get: (name) => state[name],
+  set: (name, value) => {{ state[name] = value; }},
+  save_changes: () => followers.forEach((follower) => follower()),
+  on: (event, follower) => followers.push(follower),
+}};
+render({{ model, el: document.getElementById("{id}") }});
+"""
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
+<title>{title}</title>
+<style>body {{ margin: 0; padding: clamp(8px, 2vw, 28px); background: light-dark(#f4f5f7, #0d1015); }}</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
+
+@functools.cache
+def asset(name: str) -> str:
+    """The text of a file of this package."""
+    return files("tapejax.view").joinpath(name).read_text(encoding="utf-8")
+
+
+def fragment(film: dict[str, Any], position: int = 0, id: str | None = None) -> str:
+    """The viewer with its film, script and style inside. Without scripts, the table remains."""
+    id = id or f"tapejax-{uuid.uuid4().hex[:12]}"
+    data = json.dumps(film, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    style = json.dumps(asset("style.css")).replace("<", "\\u003c")
+    shim = _SHIM.format(id=id, css=style, position=position)
+    return (
+        f'<div id="{id}" class="tapejax-view">{film["table"]}</div>'
+        f'<script type="application/json" id="{id}-film">{data}</script>'
+        f'<script type="module">{asset("stepper.js")}{shim}</script>'
+    )
+
+
+def page(film: dict[str, Any]) -> str:
+    """A whole page, one file."""
+    return _PAGE.format(title=escape(f"{film['title']} · tapejax"), body=fragment(film, id="tape"))
