@@ -17,31 +17,26 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from sys import getrefcount
 from typing import Any
+from weakref import ref
 
 import jax
 
 from tapejax.lazy import Lazy
-from tapejax.plan import Plan
+from tapejax.plan import OpAction, Plan
 
 LIMIT = 128  # calls in a block: enough for a training step, little enough to compile
-MAX_PROGRAMS = 512
+MAX_LAYOUTS = 512
+MAX_PROGRAMS = 64  # of one layout
 
 _x64, _device, _precision = jax.enable_x64, jax.default_device, jax.default_matmul_precision
-
-# A noted call: plan, input values, input identities (None if not recorded), results, their numbers.
-Call = tuple[Plan, Sequence[Any], Sequence[Any] | None, Sequence[Lazy], Sequence[int]]
 
 
 class Fusion:
     """Whether ops are deferred and fused: `tapejax.fusion.enabled = False` runs each by itself, at once.
 
-    The environment variable TAPEJAX_FUSION=0 switches it off from the start.
-
     >>> import tapejax as tj
-    >>> before, tj.fusion.enabled = tj.fusion.enabled, False
-    >>> float(tj.tensor(2.0) * 3)  # ran when it was called
-    6.0
-    >>> tj.fusion.enabled = before
+    >>> tj.fusion.enabled
+    True
     """
 
     def __init__(self) -> None:
@@ -50,90 +45,133 @@ class Fusion:
 
 fusion = Fusion()
 
-
-def _references_to_nothing_else() -> int:
-    """What getrefcount gives for a result that only its call holds."""
-    held = ([object()],)
-    (count,) = [getrefcount(item) for call in held for item in call]
-    return count
-
-
-_UNREACHED = _references_to_nothing_else()
+# What getrefcount gives for an item that only its list holds.
+(_ONLY_LISTED,) = [getrefcount(item) for item in [object()]]
 
 
 class Block:
-    """A run of op calls, appended by the thread that owns the tape, run once by whoever needs a value.
+    """A run of op calls, noted by the thread that owns the tape, run once by whoever needs a value.
 
-    Appending takes no lock: one list.append is atomic, and a call that comes in while another
-    thread is running the block is found by the next flush.
+    Calls are noted as numbers: results count up from 0, values from outside down from -1. Values and
+    identities are numbered apart: a detached tensor shares its value, not its identity.
+
+    key: for each call its plan, then for each operand the slot of its value and, if it needs a
+    gradient, the slot of its identity. Where two blocks have equal keys, the same program fits both.
+
+    Noting takes no lock. Another thread that runs the block seals it first: who has noted a call and
+    then finds the block sealed sees to the call with `catch_up`.
     """
 
-    __slots__ = ("calls", "device", "done", "lock", "precision", "sealed", "wiring", "x64")
+    __slots__ = (
+        "actions", "device", "externals", "id_leaf", "id_numbers", "identities", "key", "layout", "limit", "lock",
+        "numbers", "outside", "precision", "results", "sealed", "x64",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.done = 0
+        self.key: list[Any] = []
+        self.layout: Layout | None = None  # of the calls that ran
+        self.externals: list[Any] = []
+        self.outside: dict[int, int] = {}  # by id() of an external value: its slot
+        self.results: list[Lazy] = []
+        self.numbers: list[int] = []  # by result: the number of its identity, 0 if it has none
+        self.identities: dict[int, int] = {}  # by number: the slot
+        self.id_numbers: list[int] = []  # by external identity: its number, and whether it is a leaf
+        self.id_leaf: list[bool] = []
+        self.actions: list[ref[OpAction] | None] = []  # one per call; None if it is not recorded
         self.sealed = False
-        self.wiring: Wiring | None = None
+        self.limit = LIMIT
         self.lock = threading.RLock()
         self.x64, self.device, self.precision = _x64.value, _device.value, _precision.value
 
     def takes_more(self) -> bool:
         return (
             not self.sealed
-            and len(self.calls) < LIMIT
+            and len(self.actions) < self.limit
             and self.x64 is _x64.value
             and self.device is _device.value
             and self.precision is _precision.value
         )
 
-    def wire(self) -> Wiring:
-        """The calls as numbers; kept for the backward when the calls themselves are gone."""
-        wiring = self.wiring
-        if wiring is None or (not self.sealed and wiring.n_calls != len(self.calls)):
-            wiring = self.wiring = Wiring(self.calls)
-        return wiring
-
     def flush(self) -> None:
         """Run what was noted. What nobody can look at any more is not computed."""
         with self.lock:
             if self.sealed:
-                self._run_late()
                 return
-            self.sealed = True  # from now on nobody is sure that a call is part of the wiring
-            wiring = self.wiring = Wiring(self.calls)
-            chosen = self.alive()
-            with self.settings():
-                values = run_forward(wiring, chosen, self.setting)
-            self.settle(chosen, values)
+            layout = self.seal()
+            try:
+                chosen, live = self.alive(layout)
+                with self.settings():
+                    values = layout.run_forward(chosen, self.setting, self.externals)
+            except BaseException:
+                self.unseal()
+                raise
+            self.settle(layout, chosen, values, live)
 
-    def _run_late(self) -> None:
-        """Calls that were noted while another thread was running the block: one by one."""
-        with self.settings():
-            while self.calls:
-                plan, values, _, lazies, _ = self.calls[0]
-                operands = [v.force() if type(v) is Lazy and v.block is not self else _settled(v) for v in values]
-                results = plan.forward(*operands)
-                for lazy, value in zip(lazies, (results,) if plan.single else results, strict=True):
-                    lazy.value, lazy.block = value, None
-                del self.calls[0]
+    def seal(self) -> Layout:
+        """From now on nobody is sure that a call belongs to the block."""
+        self.sealed = True
+        n_calls = len(self.actions)
+        layout = layout_of(tuple(self.key))
+        if len(layout.steps) > n_calls:  # the owner is just noting a call, and will `catch_up`
+            layout = layout_of(layout.beginning(n_calls))
+        if len(self.externals) > layout.n_externals:
+            self.externals = self.externals[: layout.n_externals]
+        self.layout = layout
+        return layout
 
-    def alive(self) -> tuple[int, ...]:
-        """The slots of results that somebody else than the calls still holds."""
-        uses, n_calls = self.wiring.uses, self.wiring.n_calls  # a later call is not for this run
-        counts = [getrefcount(lazy) for call in self.calls[:n_calls] for lazy in call[3]]
-        return tuple([slot for slot, count in enumerate(counts) if count - uses[slot] > _UNREACHED])
+    def unseal(self) -> None:
+        """The run failed: whoever looks at a value tries again, and new calls go elsewhere."""
+        self.limit = 0
+        self.sealed = False
 
-    def settle(self, slots: Sequence[int], values: Sequence[Any]) -> None:
+    def alive(self, layout: Layout, but: Sequence[OpAction] = ()) -> tuple[tuple[int, ...], list[OpAction]]:
+        """What must come out: the slots of results, and which live actions have yet to keep theirs.
+
+        A result must if a Tensor holds it, or the backward of such an action reads it.
+        but: actions whose backward is seen to.
+        """
+        counts = [getrefcount(lazy) for lazy in self.results][: layout.n_results]  # more may be noted meanwhile
+        slots = [slot for slot, count in enumerate(counts) if count > _ONLY_LISTED]
+        if len(but) == layout.n_recorded:
+            return tuple(slots), []
+        done = {action.index for action in but}
+        recorded = [action() for action in self.actions[: len(layout.steps)] if action is not None]
+        live = [action for action in recorded if action is not None and action.index not in done]
+        read = {slot for action in live for slot in layout.kept[action.index] if slot >= 0}
+        return tuple(sorted(read.union(slots))), live
+
+    def settle(self, layout: Layout, slots: Sequence[int], values: Sequence[Any], live: list[OpAction]) -> None:
         """Hand out values, and let go of everything that was only needed to compute them."""
-        n_calls = self.wiring.n_calls
-        lazies = [lazy for call in self.calls[:n_calls] for lazy in call[3]]
+        results, externals = self.results[: layout.n_results], self.externals
         for slot, value in zip(slots, values, strict=True):
-            lazies[slot].value = value
-        for lazy in lazies:
+            results[slot].value = value
+        for action in live:
+            action._kept = tuple(
+                [externals[-1 - slot] if slot < 0 else results[slot].value for slot in layout.kept[action.index]]
+            )
+        for lazy in results:
             lazy.block = None
-        del self.calls[:n_calls]  # what another thread noted meanwhile stays for the next flush
-        self.wiring.externals = ()
+        self.results, self.externals, self.actions, self.outside = [], [], [], {}
+
+    def catch_up(self, plan: Plan, tensors: Sequence[Any], lazies: Sequence[Lazy], action: OpAction | None) -> None:
+        """Another thread ran the block while this call was being noted: run the call, if it came too late."""
+        with self.lock:
+            if not lazies or lazies[0].block is None:
+                return
+            values = [tensor.value for tensor in tensors]
+            with self.settings():
+                results = plan.forward(*values)
+            results = (results,) if plan.single else results
+            for lazy, value in zip(lazies, results, strict=True):
+                lazy.value, lazy.block = value, None
+            if action is not None:
+                action.block, action._kept = None, plan.keep((*values, *results))
+                for number in action.numbers:
+                    self.identities.pop(number, None)
+
+    def number_of(self, slot: int) -> int:
+        """The number of the identity in a slot."""
+        return self.id_numbers[-1 - slot] if slot < 0 else self.numbers[slot]
 
     @property
     def setting(self) -> tuple[Any, ...]:
@@ -155,68 +193,11 @@ class Block:
         return stack
 
 
-def _settled(value: Any) -> Any:
-    return value.value if type(value) is Lazy else value
-
-
-class Wiring:
-    """Which result feeds which call, as numbers: results count up from 0, values from outside down from -1.
-
-    key: for each call its plan, the slots of its values, the identity slots of the inputs that need
-    a gradient. Values and identities are numbered apart: a detached tensor shares its value, not its
-    identity.
-    """
-
-    __slots__ = ("externals", "id_leaf", "id_numbers", "identities", "key", "n_calls", "numbers", "uses")
-
-    def __init__(self, calls: Sequence[Call]) -> None:
-        key: list[Any] = []
-        add = key.append
-        externals: list[Any] = []
-        slots: dict[int, int] = {}
-        identities: dict[int, int] = {}
-        id_numbers: list[int] = []
-        id_leaf: list[bool] = []
-        numbers: dict[int, int] = {}
-        uses: list[int] = []  # of each result, by later calls
-        n_results = 0
-        for plan, values, ids, lazies, result_numbers in calls:
-            add(plan)
-            for value in values:
-                slot = slots.get(id(value))
-                if slot is None:
-                    slot = slots[id(value)] = -1 - len(externals)
-                    externals.append(_settled(value))
-                elif slot >= 0:
-                    uses[slot] += 1
-                add(slot)
-            if ids is not None:
-                for tensor_id in ids if plan.all_wrt else plan.pick_wrt(ids):
-                    number = tensor_id.number
-                    slot = identities.get(number)
-                    if slot is None:
-                        slot = identities[number] = -1 - len(id_numbers)
-                        id_numbers.append(number)
-                        id_leaf.append(tensor_id.producer is None)
-                    add(slot)
-            slot = n_results
-            for lazy in lazies:
-                slots[id(lazy)] = n_results
-                uses.append(0)
-                n_results += 1
-            for number in result_numbers:
-                identities[number] = slot
-                numbers[slot] = number
-                slot += 1
-        self.key, self.externals, self.n_calls, self.uses = tuple(key), externals, len(calls), uses
-        self.identities, self.id_numbers, self.id_leaf, self.numbers = identities, id_numbers, tuple(id_leaf), numbers
-
-    def number_of(self, slot: int) -> int:
-        return self.id_numbers[-1 - slot] if slot < 0 else self.numbers[slot]
-
-
 class Step:
-    """One call of a structure, opened up."""
+    """One call of a structure, opened up.
+
+    slots: of its operands; ids: of the identities of those that need a gradient; first: of its results.
+    """
 
     __slots__ = ("first", "ids", "plan", "slots")
 
@@ -233,20 +214,8 @@ class Step:
         return self.plan.keep((*self.slots, *self.results))
 
 
-def steps_of(key: Sequence[Any]) -> list[Step]:
-    steps, position, first = [], 0, 0
-    while position < len(key):
-        plan = key[position]
-        start = position + 1
-        middle = start + plan.n_in
-        position = middle + plan.n_ids
-        steps.append(Step(plan, key[start:middle], key[middle:position], first))
-        first += plan.n_results
-    return steps
-
-
 class Programs:
-    """What is known of a structure: bounded, and built only when it comes a second time."""
+    """Programs that are built when they are asked for a second time; bounded."""
 
     def __init__(self) -> None:
         self.entries: OrderedDict[Any, Any] = OrderedDict()
@@ -267,39 +236,74 @@ class Programs:
                 self.entries[key] = build()
             return self.entries[key]
 
-    def clear(self) -> None:
-        with self.lock:
-            self.entries.clear()
+
+class Layout:
+    """What is known of a structure of calls: opened up, and its compiled programs."""
+
+    def __init__(self, key: tuple[Any, ...]) -> None:
+        self.key = key
+        self.steps = _opened(key)
+        self.n_results = sum(step.plan.n_results for step in self.steps)
+        self.n_externals = -min((slot for step in self.steps for slot in step.slots if slot < 0), default=0)
+        self.kept = [step.kept if step.plan.records else () for step in self.steps]
+        self.n_recorded = sum(step.plan.records for step in self.steps)
+        self.forwards, self.backwards = Programs(), Programs()
+
+    def run_forward(self, chosen: tuple[int, ...], setting: tuple[Any, ...], externals: Sequence[Any]) -> Sequence[Any]:
+        """The values of the chosen slots."""
+        if not chosen:
+            return ()
+
+        def replay(externals):
+            env = self.run(externals, set(chosen))
+            return [env[slot] for slot in chosen]
+
+        program = None
+        if len(self.steps) > 1:
+            program = self.forwards.get((chosen, setting), lambda: jax.jit(replay))
+        return (program or replay)(externals)
+
+    def beginning(self, n_calls: int) -> tuple[Any, ...]:
+        """The key of its first calls."""
+        return self.key[: sum(1 + len(step.slots) + len(step.ids) for step in self.steps[:n_calls])]
+
+    def run(self, externals: Sequence[Any], wanted: set[int]) -> dict[int, Any]:
+        """The environment (slot -> value) after the steps that lead to the wanted slots."""
+        wanted = set(wanted)
+        needed = []
+        for step in reversed(self.steps):
+            if not wanted.isdisjoint(step.results):
+                wanted.update(step.slots)
+                needed.append(step)
+        env: dict[int, Any] = {-1 - position: value for position, value in enumerate(externals)}
+        for step in reversed(needed):
+            results = step.plan.forward(*[env[slot] for slot in step.slots])
+            env.update(zip(step.results, (results,) if step.plan.single else results, strict=True))
+        return env
 
 
-forward_programs = Programs()
+def _opened(key: tuple[Any, ...]) -> list[Step]:
+    steps, rest, first = [], iter(key), 0
+    for plan in rest:
+        slots, ids = [], []
+        for wanted in plan.wrt:
+            slots.append(next(rest))
+            if wanted and plan.records:
+                ids.append(next(rest))
+        steps.append(Step(plan, tuple(slots), tuple(ids), first))
+        first += plan.n_results
+    return steps
 
 
-def run_forward(wiring: Wiring, chosen: tuple[int, ...], setting: tuple[Any, ...]) -> Sequence[Any]:
-    """The values of the chosen slots."""
-    if not chosen:
-        return ()
-
-    def replay(externals):
-        env = run_steps(steps_of(wiring.key), externals, set(chosen))
-        return [env[slot] for slot in chosen]
-
-    program = None
-    if wiring.n_calls > 1:
-        program = forward_programs.get((wiring.key, chosen, setting), lambda: jax.jit(replay))
-    return (program or replay)(wiring.externals)
+layouts: OrderedDict[tuple[Any, ...], Layout] = OrderedDict()
+_layouts_lock = threading.Lock()
 
 
-def run_steps(steps: Sequence[Step], externals: Sequence[Any], wanted: set[int]) -> dict[int, Any]:
-    """The environment (slot -> value) after the steps that lead to the wanted slots."""
-    wanted = set(wanted)
-    needed = []
-    for step in reversed(steps):
-        if not wanted.isdisjoint(step.results):
-            wanted.update(step.slots)
-            needed.append(step)
-    env: dict[int, Any] = {-1 - position: value for position, value in enumerate(externals)}
-    for step in reversed(needed):
-        results = step.plan.forward(*[env[slot] for slot in step.slots])
-        env.update(zip(step.results, (results,) if step.plan.single else results, strict=True))
-    return env
+def layout_of(key: tuple[Any, ...]) -> Layout:
+    found = layouts.get(key)
+    if found is None:
+        with _layouts_lock:
+            found = layouts.setdefault(key, Layout(key))
+            while len(layouts) > MAX_LAYOUTS:
+                layouts.popitem(last=False)
+    return found

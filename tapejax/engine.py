@@ -67,7 +67,7 @@ def backward(
         with tape, enable_grad():
             run(list(tape.actions), grads, wanted, step=higher_order.step)
         return grads
-    actions = list(tape.actions) if retain_tape else tape.take_all(by=f"backward() at {user_line()}")
+    actions = list(tape.actions) if retain_tape else tape.take_all(by="backward()")
     run(actions, grads, wanted, alone=not retain_tape)
     return grads
 

@@ -13,12 +13,9 @@ from typing import Any
 import jax
 from jax import lax
 
-from tapejax.block import Block, Programs, fusion, run_steps, steps_of
-from tapejax.lazy import force
+from tapejax.block import Block, Layout, fusion, layout_of
 from tapejax.plan import OpAction, zeros_for
 from tapejax.tape import TapeAction
-
-structures = Programs()
 
 
 def run_block(
@@ -39,10 +36,10 @@ def run_block(
         if type(action) is not OpAction or action.block is not block:
             break
         group.append(action)
-    if len(group) < 2 or any(isinstance(ct, jax.core.Tracer) for ct in sums.values()):
+    if len(group) < 2 or any([isinstance(ct, jax.core.Tracer) for ct in sums.values()]):
         return len(group)
-    wiring = block.wire()
-    identities = wiring.identities
+    layout = block.layout if block.sealed else layout_of(tuple(block.key))
+    identities = block.identities
     # Gradients that are there already: of the block's own results, or of tensors from outside.
     there = [number for number in sums if number in identities]
     present = tuple([identities[number] for number in there])
@@ -51,22 +48,22 @@ def run_block(
         targets = leaves = None
     else:
         targets = tuple(sorted([identities[number] for number in wanted if number in identities]))  # a set has no order
-        leaves = wiring.id_leaf if only_ops else (False,) * len(wiring.id_leaf)
-    key = (wiring.key, indices, present, targets, leaves, block.setting)
-    structure = structures.get(key, lambda: Structure(wiring.key, indices, present, targets, leaves))
+        leaves = tuple(block.id_leaf) if only_ops else None
+    how = (indices, present, targets, leaves, block.setting)
+    structure = layout.backwards.get(how, lambda: Structure(layout, indices, present, targets, leaves))
     if structure is None:
         return len(group)
     cts = [sums[number] for number in there]
     try:
         found = run_with_forward(block, group, structure, cts) if alone else None
         if found is None:
-            kept = [[force(value) for value in action.kept] for action in group]
+            kept = [action.kept for action in group]
             with block.settings():
                 found = structure.backward(kept, cts)
     except Exception:
         return len(group)  # one by one, so that the one that fails is named
     for slot, gradient in zip(structure.outputs, found, strict=True):
-        sums[wiring.number_of(slot)] = gradient
+        sums[block.number_of(slot)] = gradient
     if wanted is not None:
         for number in there:
             if number not in wanted and identities[number] in structure.own:
@@ -80,40 +77,37 @@ def run_with_forward(block: Block, group: list[OpAction], structure: Structure, 
     with block.lock:
         if block.sealed:
             return None
-        block.sealed = True
-        for action in group:
-            action.kept = None  # what only the actions hold is no result of the program
+        layout = block.seal()
         try:
-            chosen = block.alive()
+            if layout is not structure.layout:
+                raise RuntimeError("another thread has noted a call meanwhile")
+            chosen, live = block.alive(layout, group)
             with block.settings():
-                values, found = structure.forward_and_backward(chosen)(block.wiring.externals, cts)
+                values, found = structure.forward_and_backward(chosen)(block.externals, cts)
         except BaseException:
-            for action in group:
-                plan, values, _, lazies, _ = block.calls[action.index]
-                action.kept = plan.keep((*values, *lazies))
-            block.sealed = False
+            block.unseal()
             raise
-        block.settle(chosen, values)
+        block.settle(layout, chosen, values, live)
     return found
 
 
 class Structure:
     """What a block's backward looks like, apart from the numbers, and its compiled programs.
 
-    key: the block's calls; indices: which of them have an action on the tape, the last first;
+    layout: the block's calls; indices: which of them have an action on the tape, the last first;
     present: identity slots that have a gradient already; targets: those that are wanted (None:
     all); leaves: whether each identity from outside is a leaf (the others lead on to earlier actions,
-    and so do results of calls that are not among the indices).
+    and so do results of calls that are not among the indices; None: any may).
     """
 
-    def __init__(self, key, indices, present, targets, leaves):
-        self.steps = steps_of(key)
+    def __init__(self, layout: Layout, indices, present, targets, leaves):
+        self.layout = layout
         self.present = present
-        self.reverse = [self.steps[index] for index in indices]
+        self.reverse = [layout.steps[index] for index in indices]
         self.own = {slot for step in self.reverse for slot in step.results}
         touched = self._touched()
         if targets is not None:
-            leads_on = lambda s: not leaves[-1 - s] if s < 0 else s not in self.own
+            leads_on = lambda s: not (leaves and leaves[-1 - s]) if s < 0 else s not in self.own
             touched = [s for s in touched if s in targets or leads_on(s)]
         self.outputs = tuple(touched)
         self.backward = jax.jit(self.pull)
@@ -136,7 +130,7 @@ class Structure:
             needed = set(chosen).union(*(step.kept for step in self.reverse))
 
             def both(externals, cts):
-                env = run_steps(self.steps, externals, needed)
+                env = self.layout.run(externals, needed)
                 kept = [[env[slot] for slot in step.kept] for step in self.reverse]
                 return [env[slot] for slot in chosen], self.pull(kept, cts)
 

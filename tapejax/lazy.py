@@ -7,13 +7,13 @@ from typing import Any
 
 
 class Lazy:
-    """A result of a call that a block has noted; it has a value when `block` is None."""
+    """A result of a call that a block has noted, in a numbered slot; it has a value when `block` is None."""
 
-    __slots__ = ("block", "value")
+    __slots__ = ("block", "slot", "value")
 
-    def __init__(self, block: Any):
+    def __init__(self, block: Any, slot: int = 0):
         self.block = block
-        self.value: Any = None
+        self.slot = slot
 
     def force(self) -> Any:
         """The value; computes it, with whatever else its block has noted, if need be."""

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ import numpy as np
 
 from tapejax.block import Block, fusion
 from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError
-from tapejax.lazy import Lazy, force
+from tapejax.lazy import Lazy
 from tapejax.plan import OpAction, Plan
 from tapejax.program import Eqn
 from tapejax.reverse import Options
@@ -33,6 +33,8 @@ from tapejax.where import user_frame, user_line
 is_tensor = lambda leaf: isinstance(leaf, Tensor)
 _x64 = jax.enable_x64
 _tree = jax.tree_util
+new = object.__new__  # what is made for every op has no __init__ to call
+CONCRETE: set[type] = set()  # types of values seen that are not tracers
 
 
 # --- plans: bounded, inspectable, cleared on demand ------------------------------------------------
@@ -83,6 +85,9 @@ class Lifted:
                 x, y = args
                 if type(x) is Tensor and type(y) is Tensor:
                     key = (x._kind, y._kind, scope.enabled, _x64.value)
+            elif len(args) == 1:
+                if type(args[0]) is Tensor:
+                    key = (args[0]._kind, scope.enabled, _x64.value)
             elif all([type(arg) is Tensor for arg in args]):
                 key = (*[arg._kind for arg in args], scope.enabled, _x64.value)
             plan = self.plans.get(key)
@@ -187,59 +192,111 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None) ->
                 fix="run it eagerly on concrete values, outside of jit, vmap and shard_map, or use lax.scan",
             )
         return run_stepwise(plan, tensors)
+    if scope.manner is not None or not fusion.enabled or plan.effects:
+        return run_now(plan, tensors, scope, where)
     block = tape.block
     if block is None or not block.takes_more():
         block = new_block(tape)
-    manner = scope.manner
-    deferred = fusion.enabled and manner is None and not plan.effects
-    values, ids = [], []
+    noted: list[Any] = [plan]  # see Block.key
+    outside, identities = block.outside, block.identities
     for tensor in tensors:
         value = tensor._value
-        if type(value) is Lazy:
-            if value.block is not block:
+        if type(value) is Lazy and value.block is block:
+            noted.append(value.slot)
+        else:
+            if type(value) is Lazy:
                 value = value.force()
-        elif isinstance(value, Tracer):
-            deferred = False
-        values.append(value)
-        ids.append(tensor._id)
-    if deferred:
-        results = [Lazy(block)] if plan.single else [Lazy(block) for _ in range(plan.n_results)]
-    else:
-        values = [force(value) for value in values]
-        results = plan.forward(*values)
-        block = None
-        if plan.single:
-            results = (results,)
-        if not scope.enabled and scope.bindings is None and any(tensor.requires_grad for tensor in tensors):
-            results = jax.lax.stop_gradient(results)  # no_grad holds for whoever differentiates a traced program too
+            elif type(value) not in CONCRETE:
+                if isinstance(value, Tracer):
+                    return run_now(plan, tensors, scope, where)
+                CONCRETE.add(type(value))
+            slot = outside.get(id(value))
+            if slot is None:
+                block.externals.append(value)
+                slot = outside[id(value)] = -len(block.externals)
+            noted.append(slot)
+        if records and tensor._kind.requires_grad:
+            identity = tensor._id
+            slot = identities.get(identity.number)
+            if slot is None:
+                block.id_numbers.append(identity.number)
+                block.id_leaf.append(identity.producer is None)
+                slot = identities[identity.number] = -len(block.id_numbers)
+            noted.append(slot)
+    block.key += noted
+    first = len(block.results)
+    if not plan.single:
+        return note_many(plan, tensors, block, first, tape, where or (records and user_frame(3)))
+    lazy = new(Lazy)
+    lazy.block, lazy.slot = block, first
+    block.results.append(lazy)
+    identity = new(TensorId)
+    identity.number = number = next_number()
+    action = identity.producer = None
+    if records:
+        action = identity.producer = new(OpAction)
+        action.plan, action.inputs, action.numbers = plan, [tensor._id for tensor in tensors], (number,)
+        action.block, action.index, action._kept = block, len(block.actions), None
+        action.where, action.epoch = where or user_frame(3), tape.epoch
+        identities[number] = first
+        tape.append(action)
+    block.numbers.append(number)
+    block.actions.append(action and ref(action))
+    if block.sealed:
+        block.catch_up(plan, tensors, [lazy], action)
+    made = new(Tensor)
+    made._value, made._id, made._kind = lazy, identity, plan.out_kinds[0]
+    return made if plan.bare else _tree.tree_unflatten(plan.structure, [made])
+
+
+def note_many(plan: Plan, tensors: Sequence[Tensor], block: Block, first: int, tape: Any, where: Any) -> Any:
+    """The rest of `run` for a plan with several results: outputs, then what only the backward reads."""
+    lazies = [Lazy(block, first + i) for i in range(plan.n_results)]
+    numbers = tuple([next_number() for _ in range(plan.n_out)])
+    action = None
+    if plan.records:
+        action = OpAction(plan, [tensor._id for tensor in tensors], numbers, None, where, tape.epoch)
+        action.block, action.index = block, len(block.actions)
+        block.identities.update(zip(numbers, range(first, first + plan.n_out)))
+        tape.append(action)
+    block.results += lazies
+    block.numbers += [*numbers, *[0] * (plan.n_results - plan.n_out)]
+    block.actions.append(action and ref(action))
+    if block.sealed:
+        block.catch_up(plan, tensors, lazies, action)
+    return packed(plan, lazies, numbers, action)
+
+
+def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> Any:
+    """Run a plan's forward at once: on tracers, for its effects, or because nothing is to be deferred."""
+    values = [tensor.value for tensor in tensors]
+    results = plan.forward(*values)
+    if plan.single:
+        results = (results,)
+    if not scope.enabled and scope.bindings is None and any(tensor.requires_grad for tensor in tensors):
+        results = jax.lax.stop_gradient(results)  # no_grad holds for whoever differentiates a traced program too
+    tape, manner = scope.tape, scope.manner
+    where = where or user_frame(4)
     if tape.watch is not None and scope.bindings is None:
-        tape.watch(plan, tensors, results, where or user_frame(3))
-    if not records or tape.forgets:
-        if block is not None:
-            block.calls.append((plan, values, None, results, ()))
-        if plan.bare:
-            return with_id(results[0], TensorId(), plan.out_kinds[0])
-        made = [with_id(value, TensorId(), kind) for value, kind in zip(results, plan.out_kinds)]
-        return _tree.tree_unflatten(plan.structure, made)
-    numbers = (next_number(),) if plan.n_out == 1 else tuple([next_number() for _ in range(plan.n_out)])
-    kept = plan.keep((*values, *results))
-    if manner is not None:
-        kept = manner.pack(plan, tensors, kept)
-    action = OpAction(plan, ids, numbers, kept, where or user_frame(3), tape.epoch)
-    if block is not None:
-        calls = block.calls
-        action.block, action.index = block, len(calls)
-        calls.append((plan, values, ids, results, numbers))
-        if block.sealed:  # another thread is running the block: the call may have come too late for it
-            action.block = None
-    tape.append(action)
-    if plan.bare:
-        return with_id(results[0], TensorId(numbers[0], action), plan.out_kinds[0])
+        tape.watch(plan, tensors, results, where)
+    numbers = tuple([next_number() for _ in range(plan.n_out)])
+    action = None
+    if plan.records and not tape.forgets:
+        kept = plan.keep((*values, *results))
+        if manner is not None:
+            kept = manner.pack(plan, tensors, kept)
+        action = OpAction(plan, [tensor._id for tensor in tensors], numbers, kept, where, tape.epoch)
+        tape.append(action)
+    return packed(plan, results, numbers, action)
+
+
+def packed(plan: Plan, results: Sequence[Any], numbers: Sequence[int], action: OpAction | None) -> Any:
+    """Tensors in the function's own structure; extras follow the outputs, and are not among them."""
     made = [
         with_id(value, TensorId(number, action if kind.requires_grad else None), kind)
-        for value, number, kind in zip(results, numbers, plan.out_kinds)  # extras follow the outputs
+        for value, number, kind in zip(results, numbers, plan.out_kinds)
     ]
-    return _tree.tree_unflatten(plan.structure, made)
+    return made[0] if plan.bare else _tree.tree_unflatten(plan.structure, made)
 
 
 def new_block(tape: Any) -> Block:

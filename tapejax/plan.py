@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -166,27 +167,29 @@ def _jit(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 class OpAction(TapeAction):
     """What a lifted op leaves on the tape.
 
-    kept: what its backward reads (arrays, or values that a block has yet to compute).
     block, index: the block that noted the call, if any, and which of its calls it was.
     """
 
-    __slots__ = ("__weakref__", "block", "epoch", "index", "inputs", "kept", "numbers", "plan", "where")
+    __slots__ = ("__weakref__", "_kept", "block", "epoch", "index", "inputs", "numbers", "plan", "where")
     reachable = True  # its outputs' identities keep it alive: an ambient tape may hold it weakly
 
     plan: Plan
+    block: Any
     inputs: Sequence[TensorId]
     numbers: tuple[int, ...]
-    kept: tuple[Any, ...] | None
+    _kept: tuple[Any, ...] | None
 
-    def __init__(self, plan, inputs, numbers, kept, where, epoch, block=None, index=0):
-        self.block = block
-        self.index = index
-        self.plan = plan
-        self.inputs = inputs
-        self.numbers = numbers
-        self.kept = kept
-        self.where = where
-        self.epoch = epoch
+    def __init__(self, plan, inputs, numbers, kept, where, epoch):
+        self.block, self.index = None, 0
+        self.plan, self.inputs, self.numbers, self._kept = plan, inputs, numbers, kept
+        self.where, self.epoch = where, epoch
+
+    @property
+    def kept(self) -> tuple[Any, ...] | None:
+        """What its backward reads; runs its block if need be. None once a fused backward has used it up."""
+        if self._kept is None and self.block is not None:
+            self.block.flush()
+        return self._kept
 
     @property
     def outputs(self) -> tuple[TensorId, ...]:
@@ -243,14 +246,15 @@ class OpAction(TapeAction):
             return
         else:
             cts = [zeros_for(kind.aval) if ct is None else ct for ct, kind in zip(cts, plan.out_kinds, strict=True)]
-        if self.kept is None:
+        kept = self.kept
+        if kept is None:
             raise ConsumedTapeError(
                 f"{self.name()} has let go of what its backward reads: its tape was consumed",
                 at=self.line,
                 action=repr(self),
                 fix="run the forward again, or keep the tape with backward(..., retain_tape=True)",
             )
-        kept = [force(value) for value in self.kept]
+        kept = [force(value) for value in kept]
         for id, gradient in zip(self.differentiable_inputs(), plan.backward(*kept, *cts), strict=True):
             grads.add(id.number, gradient)
 
@@ -266,5 +270,12 @@ def zeros_for(aval: Any) -> Any:
 
 def x64_for(dtype: Any) -> AbstractContextManager[Any]:
     """A context in which numbers of this dtype can be made, whatever the caller's setting."""
-    wide = jnp.issubdtype(dtype, jnp.inexact) and jnp.finfo(dtype).bits == 64
-    return _x64(True) if wide and not _x64.value else nullcontext()
+    return _x64(True) if not _x64.value and _is_wide(dtype) else _NO_CONTEXT
+
+
+_NO_CONTEXT = nullcontext()
+
+
+@lru_cache
+def _is_wide(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.inexact) and jnp.finfo(dtype).bits == 64

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
 from tapejax.errors import ArgumentError, TapeError
-from tapejax.where import user_line
+from tapejax.where import line_of, user_frame, user_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,12 +110,17 @@ class Epoch:
     It holds no actions, so that an action never keeps a whole tape alive.
     """
 
-    __slots__ = ("consumed_by", "label", "merged_into")
+    __slots__ = ("_by", "label", "merged_into")
 
     def __init__(self, label: str):
         self.label = label
-        self.consumed_by: str | None = None
         self.merged_into: Epoch | None = None
+        self._by: tuple[str, Any] | None = None
+
+    @property
+    def consumed_by(self) -> str | None:
+        """Who took the actions, and where; None as long as nobody did."""
+        return None if self._by is None else f"{self._by[0]} at {line_of(self._by[1])}"
 
     def current(self) -> Epoch:
         epoch = self
@@ -179,10 +184,10 @@ class Tape:
             )
         self.append(action)
 
-    def take_all(self, by: str | None = None) -> list[TapeAction]:
+    def take_all(self, by: str = "take_all()") -> list[TapeAction]:
         """Return the actions in order and leave the tape empty."""
         taken = self._live()
-        self.epoch.consumed_by = by or f"take_all() at {user_line()}"
+        self.epoch._by = by, user_frame(2)
         self._start([])
         return taken
 
@@ -228,6 +233,8 @@ class Tape:
                 fix="give each thread or task a tape of its own: child = tape.fork(), then tape.merge([child, ...])",
             )
         outer = current_scope()
+        if self._owner != me:
+            self.block = None  # the calls noted by whoever had it before run when they are needed
         self._owner = me
         self._outer.append(outer)
         _scope.set(Scope(self, outer.enabled, me, outer.bindings, outer.manner or self.manner))
@@ -458,7 +465,7 @@ def take() -> list[TapeAction]:
     >>> [action.op for action in actions], len(tape)
     (['Multiply'], 0)
     """
-    return current_tape().take_all(by=f"take() at {user_line()}")
+    return current_tape().take_all(by="take()")
 
 
 def is_recording() -> bool:

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +10,14 @@ import numpy as np
 import pytest
 
 import tapejax as tj
-from tapejax import block, hot
+from tapejax import block
 
 tanh = tj.lift(jnp.tanh)
 
 
 @pytest.fixture(autouse=True)
 def fresh():
-    hot.structures.clear()
-    block.forward_programs.clear()
+    block.layouts.clear()
 
 
 def leaf(value):
@@ -74,7 +74,7 @@ def test_second_time_is_one_program():
     x, ws = leaf(np.ones((2, 3), "f")), params()
     for _ in range(3):
         tj.backward(forward(x, ws), wrt=ws)
-    compiled = [s for s in hot.structures.entries.values() if s is not None]
+    compiled = [s for l in block.layouts.values() for s in l.backwards.entries.values() if s is not None]
     assert len(compiled) == 1
     assert len(compiled[0]._both) == 1
 
@@ -101,10 +101,10 @@ def test_nothing_runs_before_it_is_looked_at_and_dead_results_never():
     result = dead._value
     assert y._value.block is not None
     assert result.block is not None
-    slots = tj.current_tape().block.wire().n_calls
-    assert slots == 2
+    pending = tj.current_tape().block
+    assert len(pending.actions) == 2
     del dead, result
-    assert tj.current_tape().block.alive() == (0,)
+    assert pending.alive(block.layout_of(tuple(pending.key)))[0] == (0,)
     assert float(y) == 6.0
 
 
@@ -240,7 +240,7 @@ def test_cache_of_programs_is_bounded():
         for _ in range(n + 2):
             y = y * 2.0
         tj.backward(y)
-    assert len(hot.structures.entries) <= block.MAX_PROGRAMS
+    assert len(block.layouts) <= block.MAX_LAYOUTS
 
 
 def test_failing_action_is_named_when_the_tape_is_hot():
@@ -351,24 +351,36 @@ def test_failing_op_is_named_when_the_tape_is_hot():
             assert tj.backward(x * 3.0 * 2.0)[x] == 6.0
 
 
-def test_call_that_comes_while_another_thread_runs_the_block(monkeypatch):
-    x = tj.tensor(2.0)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_call_that_comes_while_another_thread_runs_the_block(monkeypatch, recorded):
+    """The owner had looked whether the block takes more just before it was sealed."""
+    x = tj.tensor(2.0, requires_grad=recorded)
     y = x * 3.0
-    tape_block = tj.current_tape().block
-    late = []
+    sealed, noting = threading.Event(), threading.Event()
+    run_forward = block.Layout.run_forward
 
     def slow(*args):
-        if not late:  # the owner had looked whether the block takes more just before it was sealed
-            late.append(None)
-            tape_block.sealed = False
-            late[0] = y * 5.0
-            tape_block.sealed = True
+        sealed.set()
+        noting.wait(5)
+        time.sleep(0.05)  # the call is noted meanwhile
         return run_forward(*args)
 
-    run_forward = block.run_forward
-    monkeypatch.setattr(block, "run_forward", slow)
+    def takes_more(self):
+        noting.set()
+        return True
+
+    monkeypatch.setattr(block.Layout, "run_forward", slow)
+    other = threading.Thread(target=lambda: y.value)
+    other.start()
+    assert sealed.wait(5)
+    monkeypatch.setattr(block.Block, "takes_more", takes_more)
+    late = y * 5.0
+    monkeypatch.undo()
+    other.join()
     assert float(y) == 6.0
-    assert float(late[0]) == 30.0
+    assert float(late) == 30.0
+    if recorded:
+        assert tj.backward(late * 1.0)[x] == 15.0
 
 
 def test_gradients_have_the_width_of_the_forward():
