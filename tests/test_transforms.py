@@ -9,7 +9,7 @@ import pytest
 
 import tapejax as tj
 import tapejax.numpy as tnp
-from tapejax import errors, hot
+from tapejax import block, errors
 
 TOLERANCE = 1e-10
 rng = np.random.default_rng(0)
@@ -375,7 +375,7 @@ def test_a_loop_compiles_its_step_once():
     step = tj.value_and_grad(lambda p: sum((w * w).sum() for w in p))
     for _ in range(3):
         step(p)
-    before = len(hot.structures.entries)
+    before = len(block.layouts)
     for _ in range(40):
         step(p)
-    assert len(hot.structures.entries) == before
+    assert len(block.layouts) == before

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax import compat, recording
+from tapejax.checkpointing.saved import STEADY
 from tapejax.lazy import force
 from tapejax.lift import lift
 from tapejax.plan import OpAction
@@ -59,21 +60,24 @@ class Seen:
 
 
 class Watch(Tape):
-    """Keeps, for every op, the noted call with its values (see block.py); its forks watch too."""
+    """Runs each op at once, by itself, and keeps its values; its forks watch too."""
+
+    manner = STEADY
 
     def _start(self, log: list[Any]) -> None:
         super()._start(log)
         self.calls: dict[int, Any] = {}
-        self.append = self._append
+        self.latest: Any = None
+        self.watch, self.append = self._look, self._append
+
+    def _look(self, plan: Any, tensors: Sequence[Tensor], results: Sequence[Any], where: Any) -> None:
+        self.latest = plan, [tensor.value for tensor in tensors], list(results)
 
     def _append(self, action: Any) -> None:
         self._log.append(action)
-        call = noted_call(action)
-        if call is not None:
-            values, results = list(call[1]), list(call[3])
-            for value in results:  # at once, op by op: a block of many would be compiled as one program
-                force(value)
-            self.calls[id(action)] = (values, results)
+        if type(action) is OpAction and self.latest is not None and self.latest[0] is action.plan:
+            self.calls[id(action)] = self.latest[1:]
+        self.latest = None
 
     def fork(self, label: str | None = None) -> Tape:
         self._forks += 1
@@ -81,15 +85,6 @@ class Watch(Tape):
         child._origin = (self.epoch, self._forks)
         child.calls = self.calls
         return child
-
-
-def noted_call(action: Any) -> Any:
-    """The call of an op that its block still holds."""
-    if type(action) is not OpAction or action.block is None:
-        return None
-    calls = action.block.calls
-    found = calls[action.index] if action.index < len(calls) else None
-    return found if found is not None and tuple(found[4]) == tuple(action.numbers) else None
 
 
 class Watched:
@@ -185,7 +180,5 @@ def stand_in(aval: Any, rng: np.random.Generator) -> Any:
 
 def tape_of(tape: Tape) -> list[Seen]:
     """The actions of a tape that was recorded already, with the values that can still be found."""
-    actions = tape.actions
-    calls = {id(action): (list(call[1]), list(call[3])) for action in actions if (call := noted_call(action))}
-    return see(actions, {}, calls)
+    return see(tape.actions, {}, {})
 
