@@ -4,22 +4,50 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import importlib.util
+import inspect
 import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any
 
 EXAMPLES = """examples:
-  tapejax verify                     check every rule against jax.vjp and finite differences
-  tapejax verify --quick             one sample of each rule, float64, first order
-  tapejax verify --only sin,linalg   some primitives or families
-  tapejax coverage                   which primitives have a rule, are constant, or are refused
-  tapejax coverage functions         which functions of jax are lifted, or plain and why
+  tapejax verify                         check every rule against jax.vjp and finite differences
+  tapejax verify --quick                 one sample of each rule, float64, first order
+  tapejax verify --only sin,linalg       some primitives or families
+  tapejax verify --html report.html      the table as a page
+  tapejax verify train.py:loss           the gradient of a function of yours; train.py has inputs()
+  tapejax verify train:loss --args '[0.5, 1.0], 2.0'
+  tapejax show train.py:loss --primitives
+  tapejax coverage                       which primitives have a rule, are constant, or are refused
+  tapejax coverage functions             which functions of jax are lifted, or plain and why
+
+A function is named module:function or path/to/file.py:function. Its arguments come from --args, a Python
+expression (a list of numbers is an array; jnp, np and jax are there), or from a function inputs() beside it.
+Exit status: 0 all right, 1 something is wrong, 2 it could not be checked.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return options.run(options)
+    except UsageError as error:
+        print(f"tapejax {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+class UsageError(Exception):
+    """What the command line was given cannot be used; the message says why and what to do."""
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tapejax",
         description="A flight recorder for gradients: see, trust and check a gradient in JAX.",
@@ -28,23 +56,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
 
-    verify = commands.add_parser("verify", help="check the rules of this installation on this machine's device")
-    verify.add_argument("--quick", action="store_true", help="one sample of each rule, float64, first order")
-    verify.add_argument("--only", metavar="NAMES", help="primitives or families, separated by commas")
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            name, help=text, description=text, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        command.set_defaults(run=run)
+        return command
+
+    verify = add("verify", _verify, "check the rules of this installation on this device, or a function of yours")
+    verify.add_argument("target", nargs="?", metavar="FUNCTION", help="module:function or file.py:function")
     verify.add_argument("--json", metavar="FILE", help="write all results to a file ('-' for standard output)")
-    verify.set_defaults(run=_verify)
+    verify.add_argument("--html", metavar="FILE", help="write the report as a page of its own")
+    rules = verify.add_argument_group("for the rules")
+    rules.add_argument("--quick", action="store_true", help="one sample of each rule, float64, first order")
+    rules.add_argument("--only", metavar="NAMES", help="primitives or families, separated by commas")
+    own = verify.add_argument_group("for a function of yours")
+    own.add_argument("--args", metavar="EXPRESSION", help="its arguments, as Python")
+    own.add_argument("--order", type=int, default=1, help="check derivatives up to this order (1)")
+    own.add_argument("--wrt", type=int, nargs="+", metavar="N", help="positions of the arguments to check (all)")
+    own.add_argument("--rtol", type=float, help="the relative error that is fine (by dtype)")
+    own.add_argument("--seeds", type=int, default=3, help="how many random cotangents (3)")
+    own.add_argument("--actions", action="store_true", help="check every action by itself, and name the first wrong one")
 
-    coverage = commands.add_parser(
-        "coverage", help="primitives (rule, constant, refused) and functions of jax (lifted, plain)"
-    )
+    show = add("show", _show, "record a function of yours and print its tape")
+    show.add_argument("target", metavar="FUNCTION", help="module:function or file.py:function")
+    show.add_argument("--args", metavar="EXPRESSION", help="its arguments, as Python")
+    show.add_argument("--primitives", action="store_true", help="each lax primitive an action, loops step by step")
+    show.add_argument("--html", metavar="FILE", help="write the tape as a page to step through")
+    show.add_argument("--dot", metavar="FILE", help="write the tape as a Graphviz graph ('-' for standard output)")
+
+    coverage = add("coverage", _coverage, "primitives (rule, constant, refused) and functions of jax (lifted, plain)")
     coverage.add_argument("what", nargs="?", choices=("all", "primitives", "functions"), default="all")
-    coverage.set_defaults(run=_coverage)
+    return parser
 
-    options = parser.parse_args(arguments)
-    return options.run(options)
+
+# --- verify ------------------------------------------------------------------------------------------------
 
 
 def _verify(options: argparse.Namespace) -> int:
+    if options.target is None:
+        mine = [name for name in ("args", "wrt", "rtol", "actions") if getattr(options, name)]
+        if mine:
+            raise UsageError(f"--{mine[0]} is for a function of yours: name one, as in train.py:loss")
+        report = _verify_rules(options)
+    else:
+        if options.quick or options.only:
+            raise UsageError("--quick and --only are for the rules; leave the function out, or them")
+        report = _verify_function(options)
+    return _write(report, options)
+
+
+def _verify_rules(options: argparse.Namespace) -> Any:
     _use_four_cpu_devices()
     from tapejax.verify.samples import FAMILIES
     from tapejax.verify.suite import name_of, verify_rules
@@ -55,17 +117,202 @@ def _verify(options: argparse.Namespace) -> int:
         known = set(FAMILIES) | {name_of(p) for samples in FAMILIES.values() for p in samples}
         unknown = [name for name in only if name not in known]
         if unknown:
-            print(f"tapejax verify: no primitive or family called {', '.join(unknown)}", file=sys.stderr)
-            return 2
-    report = verify_rules(quick=options.quick, only=only, progress=Progress())
-    if options.json == "-":
-        print(json.dumps(report.to_json()))
-    else:
-        print(report)
-        if options.json:
-            with open(options.json, "w") as file:
-                json.dump(report.to_json(), file, indent=1)
+            close = get_close_matches(unknown[0], known, 3)
+            hint = f"; do you mean {' or '.join(close)}?" if close else f"; families: {', '.join(sorted(FAMILIES))}"
+            raise UsageError(f"no primitive or family called {', '.join(unknown)}{hint}")
+    progress = Progress()
+    report = verify_rules(quick=options.quick, only=only, progress=progress)
+    progress.clear()
+    return report
+
+
+def _verify_function(options: argparse.Namespace) -> Any:
+    import tapejax
+
+    function, args = _call_of(options)
+    try:
+        if options.actions:
+            return tapejax.verify_tape(function, *args, rtol=options.rtol)
+        return tapejax.verify(
+            function, *args, order=options.order, wrt=options.wrt, rtol=options.rtol, seeds=options.seeds
+        )
+    except tapejax.TapejaxError as error:
+        raise UsageError(str(error)) from error
+
+
+def _write(report: Any, options: argparse.Namespace) -> int:
+    with _writing():
+        if options.json == "-":
+            print(json.dumps(report.to_json()))
+        else:
+            print(report)
+            if options.json:
+                with open(options.json, "w", encoding="utf-8") as file:
+                    json.dump(report.to_json(), file, indent=1)
+        if options.html:
+            report.save_html(options.html)
     return 0 if report.ok else 1
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename}: {error.strerror}") from error
+
+
+# --- show --------------------------------------------------------------------------------------------------
+
+
+def _show(options: argparse.Namespace) -> int:
+    import tapejax
+    from tapejax.verify.subject import Subject
+    from tapejax.verify.watch import watch
+
+    function, args = _call_of(options)
+    try:
+        recorded = watch(Subject.of(function, args), detail="primitives" if options.primitives else "ops")
+    except tapejax.TapejaxError as error:
+        raise UsageError(str(error)) from error
+    tape = tapejax.Tape(label=getattr(function, "__name__", "the function"))
+    for action in recorded.actions:
+        tape.push(action)
+    tape.epoch = next((a.epoch for a in recorded.actions if hasattr(a, "epoch")), tape.epoch)
+    if options.dot == "-":
+        print(tape.to_dot())
+        return 0
+    print(tape)
+    if len(tape) == 1 and not options.primitives:
+        print("one action: the function is written for arrays; --primitives opens it")
+    with _writing():
+        if options.dot:
+            with open(options.dot, "w", encoding="utf-8") as file:
+                file.write(tape.to_dot())
+        if options.html:
+            roots = [root for root in recorded.roots if getattr(root, "requires_grad", False)]
+            tape.save_html(options.html, root=roots)
+    return 0
+
+
+# --- a function and its arguments ----------------------------------------------------------------------------
+
+
+def _call_of(options: argparse.Namespace) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function that was named, with its arguments; it has been called once, so what it raises is its own."""
+    module, name = _module_of(options.target)
+    function = module
+    for part in name.split("."):
+        if not hasattr(function, part):
+            known = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
+            close = get_close_matches(name, known, 3) or known[:6]
+            hint = f"; it has {', '.join(close)}" if close else ""
+            raise UsageError(f"{options.target}: nothing called {name} there{hint}")
+        function = getattr(function, part)
+    if not callable(function):
+        raise UsageError(f"{options.target} is a {type(function).__name__}, not a function")
+    args = _arguments(options, module)
+    try:
+        inspect.signature(function).bind(*args)
+    except TypeError as error:
+        raise UsageError(f"{options.target} does not take these {len(args)} arguments: {error}") from error
+    except ValueError:
+        pass  # it has no signature to ask
+    try:
+        function(*args)
+    except Exception as error:
+        from tapejax.recording import wants_arrays
+
+        if not (isinstance(error, AttributeError) or wants_arrays(error)):  # it may be written for Tensors only
+            frames = traceback.extract_tb(error.__traceback__)
+            at = next((f for f in reversed(frames) if f.filename == getattr(module, "__file__", None)), frames[-1])
+            raise UsageError(
+                f"{options.target} itself fails on these arguments, before any gradient\n"
+                f"  {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}\n"
+                f"  at {at.filename}:{at.lineno}\n"
+                f"  arguments: {', '.join(map(_kind, args))}"
+            ) from error
+    return function, args
+
+
+def _module_of(target: str) -> tuple[Any, str]:
+    place, colon, name = target.rpartition(":")
+    if not colon or not name or not place:
+        raise UsageError(f"{target!r} names no function: write module:function or file.py:function")
+    sys.path.insert(0, os.getcwd())
+    try:
+        if place.endswith(".py"):
+            if not os.path.exists(place):
+                raise UsageError(f"there is no file {place}")
+            found = importlib.util.spec_from_file_location(os.path.basename(place)[:-3], place)
+            assert found is not None
+            assert found.loader is not None
+            module = importlib.util.module_from_spec(found)
+            sys.modules[found.name] = module
+            sys.path.insert(0, os.path.dirname(os.path.abspath(place)))
+            found.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
+    except UsageError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name and place.startswith(error.name):
+            hint = f" (there is a file: {place}.py:{name}?)" if os.path.exists(f"{place}.py") else ""
+            raise UsageError(f"no module called {error.name}, searched from {os.getcwd()}{hint}") from error
+        raise UsageError(f"importing {place} failed: {error}") from error
+    except Exception as error:
+        raise UsageError(f"importing {place} failed: {type(error).__name__}: {error}") from error
+    return module, name
+
+
+def _arguments(options: argparse.Namespace, module: Any) -> tuple[Any, ...]:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    if options.args is not None:
+        try:
+            found = eval(f"({options.args}\n,)", {"jax": jax, "jnp": jnp, "np": np, **vars(module)})
+        except Exception as error:
+            raise UsageError(f"--args {options.args!r}: {type(error).__name__}: {error}") from error
+        args = tuple(_array(arg) for arg in found)
+    elif callable(getattr(module, "inputs", None)):
+        found = module.inputs()
+        args = found if isinstance(found, tuple) else (found,)
+    else:
+        raise UsageError(
+            f"what are the arguments of {options.target}? Give --args '[0.5, 1.0], 2.0', "
+            "or a function inputs() beside it that returns a tuple"
+        )
+    for position, arg in enumerate(args):
+        for leaf in jax.tree_util.tree_leaves(arg):
+            if isinstance(leaf, (str, bytes)):
+                raise UsageError(f"argument {position} is a {type(leaf).__name__}, which has no gradient: {leaf!r}")
+    return args
+
+
+def _array(arg: Any) -> Any:
+    """A list of numbers as an array; anything else as it is."""
+    import jax.numpy as jnp
+
+    if not isinstance(arg, list):
+        return arg
+    try:
+        return jnp.asarray(arg)
+    except (TypeError, ValueError):
+        return arg  # a list of other things is a pytree
+
+
+def _kind(arg: Any) -> str:
+    import jax
+
+    try:
+        return jax.typeof(arg).str_short()
+    except TypeError:
+        return type(arg).__name__
+
+
+# --- coverage, and what the commands share ---------------------------------------------------------------------
 
 
 def _use_four_cpu_devices() -> None:
@@ -106,9 +353,15 @@ class Progress:
         if not sys.stderr.isatty() or now - self.last < 0.1:
             return
         self.last = now
-        filled = 30 * done // max(total, 1)
-        bar = "#" * filled + "." * (30 - filled)
-        print(f"\r[{bar}] {done}/{total}  {name:<28.28}", end="\r", file=sys.stderr, flush=True)
+        part = done / max(total, 1)
+        bar = "#" * int(30 * part) + "." * (30 - int(30 * part))
+        passed = now - self.start
+        left = f"{passed * (1 - part) / part:4.0f} s left" if part > 0.02 else ""
+        print(f"\r[{bar}] {done}/{total} {left}  {name:<32.32}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{'':<100}\r", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

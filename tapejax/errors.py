@@ -129,7 +129,12 @@ class GradientCheckError(TapejaxError, AssertionError):
 
 
 class VerificationError(TapejaxError, AssertionError):
-    """A gradient, an action or a custom rule disagrees with its judges; the message is the whole report."""
+    """A gradient, an action or a custom rule disagrees with its judges.
+
+    The message is the whole report; `report` is the object.
+    """
+
+    report: object = None
 
 
 class MissingGradientError(TapejaxError, KeyError):

@@ -17,7 +17,7 @@ LAYERS = [
     "where", "errors", "compat", "discharge", "program", "rules", "reverse", "coverage",
     "tape", "generator", "modes", "lazy", "tensor", "names", "stepwise", "plan", "block", "lift", "operators", "gradients", "hot", "higher_order", "engine", "cursor",
     "custom_op", "surface", "numpy", "nn", "lax", "scipy", "random", "caches",
-    "recording", "transforms", "forward_mode", "compile", "checkpointing", "utilities", "gradient_tape", "check", "view", "verify", "cli", "__main__",
+    "recording", "transforms", "forward_mode", "compile", "checkpointing", "utilities", "gradient_tape", "check", "view", "verify", "testing", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -65,7 +65,9 @@ class Findings:
     def assert_ok(self) -> None:
         """Raise a VerificationError (an AssertionError) with the whole report, if something is wrong."""
         if not self.ok:
-            raise VerificationError(str(self))
+            error = VerificationError(str(self))
+            error.report = self
+            raise error
 
     def tables(self) -> list[tuple[str, list[Sequence[str]], list[str]]]:
         """For the page: (heading, rows with the head first, a verdict per row)."""

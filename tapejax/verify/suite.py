@@ -11,6 +11,7 @@ import jax
 
 from tapejax.rules.registry import TABLE, name_of
 from tapejax.verify.check import Outcome, check_finite, check_sample
+from tapejax.verify.report import RIGHT, WRONG, Findings, plain_json
 from tapejax.verify.samples import FAMILIES, MANY_DEVICES, UNREACHABLE
 from tapejax.verify.samples.base import Sample
 
@@ -44,69 +45,79 @@ class Result:
     seconds: float
 
 
-@dataclass(slots=True)
-class SuiteReport:
-    """All results; `str` gives the table."""
+@dataclass(slots=True, repr=False)
+class SuiteReport(Findings):
+    """All results; `str` gives the table by family."""
 
     results: list[Result]
     unsampled: list[str]
     seconds: float
     device: str = field(default_factory=lambda: describe_device())
+    quick: bool = False
 
     @property
     def ok(self) -> bool:
-        return not self.failures and not self.unsampled
+        return not self.failures and not self.unsampled and bool(self.results)
 
     @property
     def failures(self) -> list[Result]:
         return [result for result in self.results if not result.ok]
 
+    @property
+    def title(self) -> str:
+        return "tapejax verify --quick" if self.quick else "tapejax verify"
+
+    @property
+    def verdict_line(self) -> str:
+        if self.ok:
+            rules = len({(result.family, result.primitive) for result in self.results})
+            return f"every rule agrees: {rules} rules, {len(self.results)} checks"
+        return f"WRONG: {len(self.failures)} wrong, {len(self.unsampled)} unchecked"
+
     def to_json(self) -> dict[str, Any]:
-        return {
+        return plain_json({
             "ok": self.ok,
             "device": self.device,
             "jax": jax.__version__,
+            "quick": self.quick,
             "seconds": self.seconds,
             "unsampled": self.unsampled,
             "results": [asdict(result) for result in self.results],
-        }
+        })  # fmt: skip
 
-    def __str__(self) -> str:
-        rows = [("family", "rules", "checks", "failed", "worst float64", "seconds")]
+    def tables(self) -> list[tuple[str, list[Sequence[str]], list[str]]]:
+        rows: list[Sequence[str]] = [("family", "rules", "checks", "failed", "worst float64", "seconds")]
+        verdicts = []
         for family in sorted({result.family for result in self.results}):
-            of_family = [result for result in self.results if result.family == family]
-            wide = [r.error for r in of_family if r.dtype in WIDE and r.against != "finite" and r.ok]
-            rows.append((
-                family,
-                str(len({result.primitive for result in of_family})),
-                str(len(of_family)),
-                str(sum(not result.ok for result in of_family)),
-                f"{max(wide, default=0.0):.1e}",
-                f"{sum(result.seconds for result in of_family):.1f}",
-            ))  # fmt: skip
-        total = self.results
-        rows.append((
-            "all", str(len({(r.family, r.primitive) for r in total})), str(len(total)),
-            str(len(self.failures)), "", f"{self.seconds:.1f}",
-        ))  # fmt: skip
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = [
-            "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))) for row in rows
+            mine = [result for result in self.results if result.family == family]
+            wide = [r.error for r in mine if r.dtype in WIDE and r.against != "finite" and r.ok]
+            failed = sum(not result.ok for result in mine)
+            rules = str(len({result.primitive for result in mine}))
+            seconds = f"{sum(result.seconds for result in mine):.1f}"
+            rows.append((family, rules, str(len(mine)), str(failed), f"{max(wide, default=0.0):.1e}", seconds))
+            verdicts.append(WRONG if failed else RIGHT)
+        rules = str(len({(r.family, r.primitive) for r in self.results}))
+        rows.append(("all", rules, str(len(self.results)), str(len(self.failures)), "", f"{self.seconds:.1f}"))
+        return [("", rows, [*verdicts, "total"])]
+
+    def remarks(self) -> list[tuple[str, str]]:
+        found = [
+            ("WRONG", f"{r.primitive} #{r.number} {r.dtype} against {r.against}: {r.message}") for r in self.failures
         ]
-        lines.insert(1, "-" * len(lines[0]))
-        lines.insert(-1, "-" * len(lines[0]))
-        lines.append("")
-        for failure in self.failures:
-            lines.append(
-                f"WRONG {failure.primitive} #{failure.number} {failure.dtype} against {failure.against}: {failure.message}"
-            )
         for family, devices in MANY_DEVICES.items():
             if jax.device_count() < devices:
-                lines.append(f"NOT RUN {family}: needs {devices} devices, this machine has {jax.device_count()}")
-        for name in self.unsampled:
-            lines.append(f"UNCHECKED {name}: a rule with no sample")
-        verdict = "every rule agrees" if self.ok else f"{len(self.failures)} wrong, {len(self.unsampled)} unchecked"
-        lines.append(f"{verdict}  (jax {jax.__version__}, {self.device})")
+                found.append(("not run", f"{family}: needs {devices} devices, this machine has {jax.device_count()}"))
+        return found + [("unchecked", f"{name}: a rule with no sample") for name in self.unsampled]
+
+    def __str__(self) -> str:
+        [(_, rows, _)] = self.tables()
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        pad = lambda i, cell: cell.ljust(widths[i]) if i == 0 else cell.rjust(widths[i])
+        lines = ["  ".join(pad(i, cell) for i, cell in enumerate(row)) for row in rows]
+        rule = "-" * len(lines[0])
+        lines = [lines[0], rule, *lines[1:-1], rule, lines[-1], ""]
+        lines += [f"{label} {text}" for label, text in self.remarks()]
+        lines.append(f"{self.verdict_line}  (jax {jax.__version__}, {self.device})")
         return "\n".join(lines)
 
 
@@ -159,7 +170,7 @@ def verify_rules(
     results = []
     for done, check in enumerate(todo):
         if progress is not None:
-            progress(done, len(todo), check.primitive)
+            progress(done, len(todo), f"{check.family}: {check.primitive}")
         begun = time.perf_counter()
         try:
             outcome = check.run()
@@ -176,4 +187,4 @@ def verify_rules(
     sampled = {name_of(p) for samples in FAMILIES.values() for p, entries in samples.items() if entries}
     rules = {entry.name for entry in TABLE.values() if entry.kind == "rule"}
     unsampled = [] if only else sorted(rules - sampled - set(UNREACHABLE))
-    return SuiteReport(results, unsampled, time.perf_counter() - start)
+    return SuiteReport(results, unsampled, time.perf_counter() - start, quick=quick)

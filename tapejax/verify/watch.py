@@ -59,25 +59,31 @@ class Seen:
         return self.op + name + "".join(f" {loop}[{step}]" for loop, step in self.steps)
 
 
-class Watch(Tape):
-    """Runs each op at once, by itself, and keeps its values; its forks watch too."""
+class _AtOnce:
+    """How ops run on a watched tape: at once and one by one, so that all values are there and little is compiled."""
 
-    manner = STEADY
+    def pack(self, plan: Any, tensors: Any, kept: Any) -> Any:
+        return kept
+
+
+class Watch(Tape):
+    """Keeps, for every action of an op, the values that went in and came out; its forks watch too."""
+
+    manner = _AtOnce()
 
     def _start(self, log: list[Any]) -> None:
         super()._start(log)
         self.calls: dict[int, Any] = {}
-        self.latest: Any = None
-        self.watch, self.append = self._look, self._append
+        self._last: Any = None
+        self.append = self._append
 
-    def _look(self, plan: Any, tensors: Sequence[Tensor], results: Sequence[Any], where: Any) -> None:
-        self.latest = plan, [tensor.value for tensor in tensors], list(results)
+    def watch(self, plan: Any, tensors: Sequence[Tensor], results: Sequence[Any], where: Any) -> None:
+        self._last = (plan, [tensor.value for tensor in tensors], list(results))
 
     def _append(self, action: Any) -> None:
         self._log.append(action)
-        if type(action) is OpAction and self.latest is not None and self.latest[0] is action.plan:
-            self.calls[id(action)] = self.latest[1:]
-        self.latest = None
+        if type(action) is OpAction and self._last is not None and self._last[0] is action.plan:
+            self.calls[id(action)] = self._last[1:]
 
     def fork(self, label: str | None = None) -> Tape:
         self._forks += 1
