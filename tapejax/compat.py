@@ -14,6 +14,8 @@ import jax
 from jax.extend import core as jex_core
 from jax.extend import source_info_util
 
+from tapejax.where import shown
+
 
 def jaxpr_parts(jaxpr: Any) -> tuple[Any, list[Any]]:
     """(open jaxpr, consts) of a ClosedJaxpr (0.10) or of a Jaxpr that carries its consts (0.12).
@@ -62,7 +64,10 @@ def source_line(source_info: Any) -> str:
         summary = source_info_util.summarize(source_info)
     except Exception:  # a jaxpr made by hand has no source
         return ""
-    return "" if summary in ("unknown", "<unknown>") else summary
+    if summary in ("unknown", "<unknown>"):
+        return ""
+    file, colon, rest = summary.partition(":")
+    return shown(file) + colon + rest
 
 
 _TRACE_SETTINGS = (

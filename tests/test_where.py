@@ -3,6 +3,8 @@
 import sys
 from types import SimpleNamespace
 
+import jax
+
 import tapejax as tj
 from tapejax.where import shown
 
@@ -30,3 +32,11 @@ def test_a_cell_of_a_notebook_is_shown_by_its_number(monkeypatch):
 def test_ipython_that_runs_no_shell_changes_nothing(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
     assert recorded_line().startswith(__file__)
+
+
+def test_a_line_that_jax_kept_is_shown_so_too(monkeypatch):
+    names = SimpleNamespace(format_code_name=lambda name: ("Cell", "In[3]") if name == __file__ else None)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(compile=names)))
+    with tj.Tape(detail="primitives") as tape:
+        tj.lift(lambda x: jax.numpy.sin(x))(tj.tensor(1.0, requires_grad=True))
+    assert tape[0].line.startswith("In[3]:")
