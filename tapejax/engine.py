@@ -107,6 +107,8 @@ def run(
             except Exception as cause:
                 raise failure(action, actions, grads, cause) from cause
             actions.pop()
+            if alone and step is None and isinstance(action, TapeAction):
+                action.release()  # the root, which somebody may hold, leads to it still
             if wanted is not None:
                 for id in action.outputs or ():
                     if id.number not in wanted and id not in (action.inputs or ()):

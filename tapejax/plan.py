@@ -227,6 +227,9 @@ class OpAction(TapeAction):
         steps = "".join(f" {loop}[{step}]" for loop, step in self.steps)
         return f"{outputs} = {self.plan.name} {inputs}{steps}{' (foreign)' * self.foreign}"
 
+    def release(self) -> None:
+        self._kept = self.block = None
+
     def backward(self, grads) -> None:
         if _x64.value is self.plan.x64:
             self._pull(grads)

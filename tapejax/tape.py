@@ -95,6 +95,9 @@ class TapeAction:
         """Read the gradients of the outputs, add those of the inputs: `grads.insert(id, value)`."""
         raise NotImplementedError(f"{type(self).__name__} does not implement backward(grads)")
 
+    def release(self) -> None:
+        """Let go of what backward reads: it has run, and the tape is consumed."""
+
     def name(self) -> str:
         """A readable name, e.g. `Add(TensorId(1), TensorId(2))`."""
         inputs = self.inputs

@@ -399,16 +399,12 @@ def test_action_of_a_consumed_tape_says_so():
     from tapejax import errors
 
     x = leaf(2.0)
-    for hot_tape in (False, True, True):
+    for _ in range(3):  # one by one, and as one program
         y = x * x
         z = y * y
         actions = tj.current_tape().actions
         tj.backward(z)
         grads = tj.Gradients()
         grads.insert(z.id, 1.0)
-        if hot_tape:
-            with pytest.raises(errors.ConsumedTapeError, match="let go"):
-                actions[1].backward(grads)
-        else:
+        with pytest.raises(errors.ConsumedTapeError, match="let go"):
             actions[1].backward(grads)
-            assert grads[y] == 2 * 4.0

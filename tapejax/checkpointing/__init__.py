@@ -14,14 +14,20 @@
 from __future__ import annotations
 
 from tapejax.checkpointing.core import CheckpointAction, checkpoint, checkpoint_multi, checkpoint_name
+from tapejax.checkpointing.memory import MemoryPlan, plan_memory
 from tapejax.checkpointing.saved import save_on_cpu, save_to_disk, saved_tensors_hooks
+from tapejax.checkpointing.sequential import Sequential, sequential
 
 __all__ = [
     "CheckpointAction",
+    "MemoryPlan",
+    "Sequential",
     "checkpoint",
     "checkpoint_multi",
     "checkpoint_name",
+    "plan_memory",
     "save_on_cpu",
     "save_to_disk",
     "saved_tensors_hooks",
+    "sequential",
 ]

@@ -24,21 +24,20 @@ _SKIPPED = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, typ
 class Surroundings:
     """The values that a function reads by name, from its closure and its module, as they are now."""
 
-    __slots__ = ("function", "looks")
+    __slots__ = ("looks",)
 
     def __init__(self, function: Callable[..., Any]):
-        self.function = _python(function)
-        self.looks = {} if self.function is None else {name: look(value) for name, value in _read(self.function)}
+        parts = [_python(part) for part in getattr(function, "parts", (function,))]
+        self.looks = [(part, {name: look(value) for name, value in _read(part)}) for part in parts if part is not None]
 
     def changed(self) -> list[tuple[str, str, str]]:
         """(name, what happened to it, the line that reads it) for each value that is another one now."""
-        if self.function is None:
-            return []
         found = []
-        for name, value in _read(self.function):
-            before, after = self.looks.get(name), look(value)
-            if before is not None and before != after:
-                found.append((name, _story(name, value, before, after), _line_of(self.function.__code__, name)))
+        for part, looks in self.looks:
+            for name, value in _read(part):
+                before, after = looks.get(name), look(value)
+                if before is not None and before != after:
+                    found.append((name, _story(name, value, before, after), _line_of(part.__code__, name)))
         return found
 
 

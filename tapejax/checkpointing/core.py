@@ -15,7 +15,7 @@ from tapejax.checkpointing.digest import digest_of, same
 from tapejax.checkpointing.moment import Moment
 from tapejax.checkpointing.run import RunTape, Trail, reads_of, run
 from tapejax.checkpointing.traced import checkpoint_traced, policy_of
-from tapejax.errors import ArgumentError, ReplayError
+from tapejax.errors import ArgumentError, ConsumedTapeError, ReplayError
 from tapejax.gradients import Gradients
 from tapejax.lazy import force
 from tapejax.lift import is_tensor, lift
@@ -191,6 +191,21 @@ class Call:
         return self.function(*args, **kwargs)
 
 
+class Released:
+    """A call whose arguments were let go."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __call__(self) -> Any:
+        raise ConsumedTapeError(
+            f"the checkpoint of `{self.name}` has let go of its inputs: its tape was consumed",
+            fix="run the forward again, or keep the tape with backward(..., retain_tape=True)",
+        )
+
+
 class CheckpointAction(TapeAction):
     """What a checkpoint leaves on the tape.
 
@@ -248,6 +263,9 @@ class CheckpointAction(TapeAction):
 
     # -- backward ----------------------------------------------------------------------------------
 
+    def release(self) -> None:
+        self.call = Released(self.call.name)
+
     def backward(self, grads: Gradients) -> None:
         cts = [grads._sums.get(id.number) for id in self.outputs]
         if all(ct is None for ct in cts):
@@ -262,12 +280,15 @@ class CheckpointAction(TapeAction):
             with self.moment.randomness():
                 result = run(self.call, tape)
             roots = self._checked(result, trail, tape)
-            actions = list(tape.actions)
+            del result  # from here on nothing but the actions holds what was computed, and they go one by one
             if records:
+                actions = list(tape.actions)
                 scope.tape.merge([tape])
-            self._pull(actions, roots, cts, grads, trail, higher_order.step if records else None)
+            else:
+                actions = tape.take_all(by=f"the backward of {self!r}")
+            self._pull(actions, dict(zip(roots, cts, strict=True)), grads, trail, higher_order.step if records else None)
 
-    def _pull(self, actions, roots, cts, grads: Gradients, trail: Trail, step: Any) -> None:
+    def _pull(self, actions: list[Any], cts: dict[int, Any], grads: Gradients, trail: Trail, step: Any) -> None:
         """Go back over the second run, no further than its inputs, as if its actions were on the outer tape."""
         sums = grads._sums
         own_kind = type(grads) is not Gradients  # somebody who wants to see every insert
@@ -276,9 +297,10 @@ class CheckpointAction(TapeAction):
         inner = Gradients()
         if not own_kind:  # what is there already comes first, so that sums are the same to the last bit
             inner._sums = {n: sums[n] for n in wanted if n in sums} if wanted is not None else dict(sums)
-        for root, ct in zip(roots, cts, strict=True):
+        for number, ct in cts.items():
             if ct is not None:
-                inner.add(root.id.number, ct)
+                inner.add(number, ct)
+        cts.clear()
         engine.run(actions, inner, wanted, step=step)
         for number, gradient in inner._sums.items():
             if number < trail.start and (wanted is None or number in wanted):
@@ -287,8 +309,8 @@ class CheckpointAction(TapeAction):
                 else:
                     sums[number] = gradient
 
-    def _checked(self, result: Any, trail: Trail, tape: RunTape) -> list[Tensor]:
-        """The results that cotangents belong to; ReplayError if the second run was another one."""
+    def _checked(self, result: Any, trail: Trail, tape: RunTape) -> list[int]:
+        """The numbers of the results that cotangents belong to; ReplayError if the second run was another one."""
         leaves, structure = _tree.tree_flatten(result, is_leaf=is_tensor)
         if structure != self.structure:
             raise self._error(f"returned another structure: {structure}, not {self.structure}", trail)
@@ -309,7 +331,7 @@ class CheckpointAction(TapeAction):
             for place, (before, after) in enumerate(zip(self.digests, digests, strict=True)):
                 if not same(before, after):
                     raise self._error(f"the values of result {place} differ", trail)
-        return [leaves[place] for place in self.places]
+        return [leaves[place].id.number for place in self.places]
 
     def _error(self, what: str, trail: Trail) -> ReplayError:
         """The error, with the first op that differs and the name that changed, as far as they can be found."""

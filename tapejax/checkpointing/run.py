@@ -49,7 +49,7 @@ class Trail:
         if self.digests is not None:
             self.digests.append(digest_of(list(results)))
         if self.outer is not None:
-            self.outer.note(op, (), results, where)
+            self.outer.note(op, tensors, results, where)
 
     def read(self, id: TensorId) -> None:
         if id.number < self.start:
