@@ -43,24 +43,26 @@ MAX_PLANS_PER_FUNCTION = 4096
 _lifted: WeakSet[Lifted] = WeakSet()
 
 
-_scalars: dict[tuple[Any, ...], Any] = {}
+_scalars: dict[tuple[Any, ...], Tensor] = {}
 
 
-def scalar(value: Any) -> Any:
-    """A Python number as a weakly typed array, made once: cheaper to pass than the number itself."""
+def scalar(value: Any) -> Tensor:
+    """A Python number as a weakly typed Tensor, made once: cheaper to pass than the number itself."""
     key = (type(value), value, _x64.value)
     if not value or type(value) is complex:
         key = (*key, str(value))  # 0.0 and -0.0 are equal
     found = _scalars.get(key)
     if found is None:
         with jax.ensure_compile_time_eval():
-            found = jnp.asarray(value)
-        if len(_scalars) < 4096 and not isinstance(found, Tracer) and value == value:
+            found = make(jnp.asarray(value), False)
+        if len(_scalars) < 4096 and not isinstance(found._value, Tracer) and value == value:
             _scalars[key] = found
     return found
 
 
 NUMBERS = (bool, int, float, complex)
+# Types of options that can stand in a key as they are; a float cannot: 0.0 and -0.0 are equal.
+PLAIN_OPTIONS: set[type] = {int, bool, str, type(None)}
 
 
 class Lifted:
@@ -93,9 +95,31 @@ class Lifted:
             plan = self.plans.get(key)
             if plan is not None:
                 return run(plan, args, scope)
-        return self._general(args, kwargs, scope)
+            return self._general(args, kwargs, scope)
+        key = self._key_with_options(args, kwargs, scope)
+        plan = self.plans.get(key)
+        if plan is not None:
+            return run(plan, args, scope)
+        return self._general(args, kwargs, scope, key)
 
-    def _general(self, args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
+    def _key_with_options(self, args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
+        """The key of a call with Tensors and plain options, quickly made; None if there is more to it."""
+        key: list[Any] = [len(args)]
+        for arg in args:
+            if type(arg) is not Tensor:
+                return None
+            key.append(arg._kind)
+        for name, value in kwargs.items():
+            kind = type(value)
+            if name not in self.static_argnames:
+                return None
+            if kind not in PLAIN_OPTIONS and not (kind is tuple and all([type(part) is int for part in value])):
+                return None
+            key += (name, kind, value)
+        return (*key, scope.enabled, _x64.value)
+
+    def _general(self, args: Any, kwargs: dict[str, Any], scope: Any, also: Any = None) -> Any:
+        """Any call; its plan is filed under the key `also` too."""
         leaves, structure = _tree.tree_flatten((args, kwargs), is_leaf=is_tensor)
         if not any(map(is_tensor, leaves)):
             return self.function(*args, **kwargs)
@@ -103,6 +127,8 @@ class Lifted:
         plan = self.plans.get(key)
         if plan is None:
             plan = self._plan(args, kwargs, tensors, key, scope)
+        if also is not None and len(self.plans) < MAX_PLANS_PER_FUNCTION:
+            self.plans[also] = plan
         return run(plan, tensors, scope)
 
     def at(self, place: Any, tensors: Sequence[Tensor]) -> Any:
@@ -347,7 +373,7 @@ def is_data(leaf: Any) -> bool:
 def as_tensor(leaf: Any) -> Tensor:
     """A non-Tensor operand as a Tensor that needs no gradient."""
     if type(leaf) in NUMBERS:
-        return make(scalar(leaf), False)
+        return scalar(leaf)
     if isinstance(leaf, np.ndarray) and leaf.dtype == object:
         raise TensorConversionError(
             "an object array cannot be an operand", at=user_line(), fix="convert it to a numeric dtype first"

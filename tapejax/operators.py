@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax.errors import ArgumentError, TensorConversionError
-from tapejax.lift import NUMBERS, Lifted, is_data, lift
+from tapejax.lift import NUMBERS, PLAIN_OPTIONS, Lifted, as_tensor, is_data, lift
 from tapejax.tensor import Tensor
 from tapejax.where import user_line
 
@@ -68,18 +68,20 @@ METHODS = {
 
 
 def _operand(value: Any) -> bool:
-    return isinstance(value, Tensor) or is_data(value)
+    return type(value) in NUMBERS or isinstance(value, Tensor) or is_data(value)
 
 
 def _binary(name: str, op: Lifted) -> tuple[Callable, Callable]:
     def forward(self, other):
-        if type(other) is Tensor or _operand(other):
+        if type(other) is Tensor:
             return op(self, other)
+        if _operand(other):
+            return op(self, as_tensor(other))
         return _not_an_operand(name, other)
 
     def reflected(self, other):
         if _operand(other):
-            return op(other, self)
+            return op(as_tensor(other), self)
         return _not_an_operand(name, other)
 
     return forward, reflected
@@ -202,17 +204,21 @@ def iterate(self):
 class Pattern:
     """The structure of an index: everything about it but the numbers that may differ from call to call."""
 
-    __slots__ = ("_key", "parts")
+    __slots__ = ("_hash", "_key", "parts")
 
     def __init__(self, parts: tuple[Any, ...]):
         self.parts = parts
         self._key = tuple((p.start, p.stop, p.step) if isinstance(p, slice) else (type(p), p) for p in parts)
+        self._hash = hash(self._key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Pattern) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return self._hash
+
+
+PLAIN_OPTIONS.add(Pattern)
 
 
 HOLE = "hole"  # a part of the index that is an operand: an array, or an integer
@@ -312,9 +318,36 @@ def _gather(x, *operands, pattern):
 _getitem = lift(_gather, name="getitem", static_argnames="pattern")
 
 
+_splits: dict[Any, tuple[Pattern, list[Tensor]]] = {}  # of indices that are numbers and slices only
+
+
 def getitem(self, index):
-    pattern, operands = split_index(self.shape, index)
-    return _getitem(self, *operands, pattern=pattern)
+    key = _key_of_index(index)
+    if key is None:
+        pattern, operands = split_index(self.shape, index)
+        return _getitem(self, *[as_tensor(operand) for operand in operands], pattern=pattern)
+    key = (key, self._kind.aval.shape, jax.enable_x64.value)
+    found = _splits.get(key)
+    if found is None:
+        pattern, operands = split_index(self.shape, index)
+        found = pattern, [as_tensor(operand) for operand in operands]
+        if len(_splits) < 4096:
+            _splits[key] = found
+    return _getitem(self, *found[1], pattern=found[0])
+
+
+def _key_of_index(index: Any) -> Any:
+    """An index of numbers and slices as part of a key; None if there is anything else in it."""
+    kind = type(index)
+    if kind is int:
+        return index
+    if kind is slice:
+        bounds = index.start, index.stop, index.step
+        return bounds if all([type(bound) in (int, type(None)) for bound in bounds]) else None
+    if kind is tuple:
+        parts = [_key_of_index(part) if type(part) is not tuple else None for part in index]
+        return None if None in parts else (kind, *parts)
+    return None
 
 
 class At:

@@ -229,13 +229,13 @@ def gradient_for(given: Any, ct: Any) -> Any:
 def start_of(root: Tensor) -> Any:
     """The cotangent that a backward starts with: ones, as weakly typed as the root."""
     if root.weak_type and not root.shape:
-        return scalar(root.dtype.type(1).item())
+        return scalar(root.dtype.type(1).item()).value
     return engine.ones_like(root)
 
 
 def zero_of(root: Tensor) -> Any:
     if root.weak_type and not root.shape:
-        return scalar(root.dtype.type(0).item())
+        return scalar(root.dtype.type(0).item()).value
     return jnp.zeros(root.shape, root.dtype)
 
 

@@ -49,7 +49,10 @@ class Op(Lifted):
         super().__init__(function, name, set(), set(), Options())
         self.__name__, self.__module__, self.__qualname__ = name, module, name
 
-    def _general(self, args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
+    def _key_with_options(self, args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
+        return None  # its own way is quick enough
+
+    def _general(self, args: Any, kwargs: dict[str, Any], scope: Any, also: Any = None) -> Any:
         tensors = False
         for arg in (*args, *kwargs.values()) if kwargs else args:
             if type(arg) is Tensor:
