@@ -137,7 +137,7 @@ def _action_pages(cursor: Cursor, graph: Graph, pages: _Pages) -> dict[str, Any]
                 "inputs": info.inputs,
                 "outputs": info.outputs,
                 "place": info.place,
-                "source": source_line(info.line),
+                "source": source_line(action, info.line),
                 "loop": steps,
                 "rule": pages.rule(action),
                 "kept": [[number, pages.value(value)] for number, value in kept_of(action)],
@@ -159,9 +159,12 @@ def kept_of(action: TapeAction) -> list[tuple[int, Any]]:
     return list(dict(zip(numbers, values)).items())  # the extras, which have no name, are left out
 
 
-def source_line(line: str) -> str:
-    """The text of a `file:line`, if it can be read."""
+def source_line(action: TapeAction, line: str) -> str:
+    """The text of the user's line, if it can be read."""
     file, _, number = line.rpartition(":")
+    where = getattr(action, "where", None)
+    if isinstance(where, tuple):
+        file = where[0].co_filename  # a notebook's cell is known by this name, and shown by another
     return linecache.getline(file, int(number)).strip() if file and number.isdigit() else ""
 
 

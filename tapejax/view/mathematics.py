@@ -86,8 +86,8 @@ class _Reader:
             return self.writer.leaf(SYMBOLS[name])
         if name in FUNCTIONS:
             return self.writer.function(name)
-        if name in (",", ";", "quad"):
-            return self.writer.wide()
+        if name in (",", "quad"):
+            return self.writer.gap(wide=name == "quad")
         if len(name) == 1:
             return self.writer.leaf(name)  # \{ and the like
         raise ValueError(f"the formula has \\{name}, which is not known here")
@@ -114,8 +114,8 @@ class _Mathml:
     def space(self) -> str:
         return ""
 
-    def wide(self) -> str:
-        return '<mspace width="1em"/>'
+    def gap(self, *, wide: bool) -> str:
+        return f'<mspace width="{1.4 if wide else 0.2}em"/>'
 
     def leaf(self, token: str) -> str:
         if token[0].isdigit():
@@ -164,8 +164,8 @@ class _Text:
     def space(self) -> str:
         return " "
 
-    def wide(self) -> str:
-        return "   "
+    def gap(self, *, wide: bool) -> str:
+        return "   " if wide else " "
 
     def leaf(self, token: str) -> str:
         return token

@@ -6,7 +6,7 @@ from html import escape
 
 from tapejax.view.graph import ActionInfo, Graph
 
-COLUMNS = ("", "op", "inputs", "outputs", "shape", "‖gradient‖", "line")
+COLUMNS = ("", "op", "inputs", "outputs", "shape", "‖∇‖", "line")
 
 
 def table(graph: Graph, norms: dict[int, str]) -> str:

@@ -1,0 +1,292 @@
+"""The viewer in a real Chromium: a saved file, an exported notebook, a live JupyterLab."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import tapejax as tj
+from tests.view.browser import Watched, chromium, shown
+
+pytestmark = [
+    pytest.mark.slow,
+    # playwright's own loop, seen by pytest when it ends
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+PROGRAM = """import tapejax as tj
+x = tj.tensor([1.0, 2.0, 3.0], requires_grad=True)
+w = tj.tensor([0.5, -1.0, 0.25], requires_grad=True)
+with tj.Tape() as tape:
+    h = tj.numpy.tanh(w * x)
+    loss = (h * w + x).sum()
+cursor = tape.cursor(loss)
+"""
+
+
+def program():
+    names = {}
+    exec(PROGRAM, names)
+    return names["cursor"]
+
+
+def as_numbers(cells, like):
+    return np.array([float(cell) for cell in cells], like.dtype).reshape(like.shape)
+
+
+def check_page_shows(page, cursor):
+    """The page shows what the cursor has, number by number."""
+    seen = shown(page)
+    assert seen["position"] == cursor.position
+    if cursor.index is None:
+        assert seen["rows"] == []
+        return seen
+    assert seen["rows"] == [cursor.index]
+    assert seen["nodes"] == [str(cursor.index)]
+    assert repr(cursor.action).split()[2] in seen["spoken"]
+    for cells, value in zip(seen["arrives"], cursor.incoming.values(), strict=True):
+        np.testing.assert_array_equal(as_numbers(cells, np.asarray(value)), value)
+    touched = {str(term.id.number) for term in cursor.outgoing}
+    assert set(seen["sums"]) == touched
+    sums = {str(id.number): entry for id, entry in cursor.sums.items()}
+    for number in touched:
+        entry, drawn = sums[number], seen["sums"][number]
+        values = [np.asarray(term.value) for term in entry.terms]
+        if len(values) > 1:
+            assert "total" in drawn[-1][0]
+            values.append(np.asarray(entry.value))
+        assert len(drawn) == len(values)
+        for (_, cells), value in zip(drawn, values, strict=True):
+            np.testing.assert_array_equal(as_numbers(cells, value), value)
+    return seen
+
+
+def walk(page, cursor):
+    """Step to the end and back by buttons, then by keys; at each place the page shows what Python has."""
+    check_page_shows(page, cursor)
+    pictures = []
+    while not cursor.done:
+        page.click('[data-do="step"]')
+        cursor.step()
+        pictures.append(check_page_shows(page, cursor))
+    assert len({str(picture) for picture in pictures}) == len(cursor)
+    while cursor.position > 1:
+        page.click('[data-do="back"]')
+        cursor.back()
+        assert check_page_shows(page, cursor) == pictures[cursor.position - 1]
+    page.focus(".view")
+    for key, move in [
+        ("Home", cursor.rewind), ("ArrowRight", cursor.step), ("ArrowRight", cursor.step), ("ArrowLeft", cursor.back),
+        ("a", cursor.next_accumulation), ("Home", cursor.rewind), ("End", cursor.finish),
+    ]:  # fmt: skip
+        page.keyboard.press(key)
+        move()
+        check_page_shows(page, cursor)
+
+
+@pytest.fixture
+def browser():
+    with chromium() as found:
+        yield found
+
+
+def test_saved_file(browser, tmp_path):
+    cursor = program()
+    path = cursor.save_html(tmp_path / "tape.html")
+    context = browser.new_context(color_scheme="dark")
+    watched = Watched(context)
+    page = watched.page
+    page.goto(path.as_uri())
+    page.wait_for_selector(".step h3")
+    assert shown(page)["theme"] == "dark"
+    walk(page, cursor)
+
+    page.focus(".view")
+    page.keyboard.press("Home")
+    page.select_option(".speed", "450")
+    page.focus(".view")
+    page.keyboard.press(" ")  # play until the end, where it stops by itself
+    page.wait_for_function("() => document.querySelector('#tape > div').shadowRoot.querySelector('.step').dataset.position == '5'")
+    page.wait_for_selector('[data-do="play"][aria-pressed="false"]')
+
+    page.click("svg.graph [data-action='2']")  # a box, a row, an input
+    assert shown(page)["rows"] == [2]
+    page.click(".log tr[data-action='4'] .op")
+    assert shown(page)["rows"] == [4]
+    page.click("svg.graph .leaf >> nth=0")
+    assert page.is_visible(".followed")
+    page.click('[data-do="theme"]')
+    assert shown(page)["theme"] == "light"
+
+    view_box = page.get_attribute(".overview svg.graph", "viewBox")
+    page.click('[data-zoom="in"]')
+    zoomed = page.get_attribute(".overview svg.graph", "viewBox")
+    assert zoomed != view_box
+    box = page.locator(".overview svg.graph").bounding_box()
+    page.mouse.move(box["x"] + 20, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 80, box["y"] + 30)
+    page.mouse.up()
+    assert page.get_attribute(".overview svg.graph", "viewBox") != zoomed
+    assert watched.errors == []
+    assert watched.outside == []
+
+
+def test_long_tape_by_regions(browser, tmp_path):
+    x = tj.tensor(np.linspace(-1, 1, 80).astype(np.float32).reshape(8, 10), requires_grad=True)
+
+    def layer(h):
+        return tj.numpy.tanh(h * 1.1) + h * 0.5
+
+    with tj.Tape() as tape:
+        h = x
+        for _ in range(100):
+            h = layer(h)
+        loss = h.sum()
+    cursor = tape.cursor(loss)
+    watched = Watched(browser.new_context())
+    page = watched.page
+    page.goto(cursor.save_html(tmp_path / "long.html").as_uri())
+    page.wait_for_selector(".step h3")
+    assert page.locator(".overview .node.region").count() <= 40
+    page.click('[data-do="step"]')
+    page.click('[data-do="step"]')
+    cursor.step(2)
+    seen = shown(page)
+    assert seen["rows"] == [cursor.index]
+    region, action = seen["nodes"]
+    assert action == str(cursor.index)
+    assert region.startswith("region ")
+    norm = float(page.get_attribute(".step canvas >> nth=0", "data-norm"))
+    (value,) = cursor.incoming.values()
+    assert norm == pytest.approx(float(np.linalg.norm(np.asarray(value))), rel=1e-6)
+    page.click(".inside .collapse")
+    assert not page.is_visible(".inside")
+    page.click(".overview .node.region >> nth=-1")
+    assert page.is_visible(".inside")
+    page.locator(".slider").fill("300")
+    cursor.seek(300)
+    assert shown(page)["rows"] == [cursor.index]
+    assert watched.errors == []
+    assert watched.outside == []
+
+
+def write_notebook(path, *cells):
+    nbformat = pytest.importorskip("nbformat", reason="needs jupyter: pip install 'tapejax[notebooks]'")
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+
+
+def test_exported_notebook(browser, tmp_path):
+    pytest.importorskip("nbconvert", reason="needs jupyter: pip install 'tapejax[notebooks]'")
+    write_notebook(tmp_path / "note.ipynb", f"{PROGRAM}cursor", "tape")
+    command = [
+        sys.executable, "-m", "nbconvert", "--to", "html", "--execute", str(tmp_path / "note.ipynb"),
+        "--NbConvertBase.display_data_priority=['text/html', 'image/png', 'text/plain']",
+        "--HTMLExporter.require_js_url=", "--HTMLExporter.mathjax_url=",  # what nbconvert itself would fetch
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True, timeout=180, env={**os.environ, "TAPEJAX_WIDGET": "0"})
+    watched = Watched(browser.new_context())
+    page = watched.page
+    page.goto((tmp_path / "note.html").as_uri())
+    page.wait_for_selector(".step h3")
+    assert page.locator(".view").count() == 2  # the cursor, and the tape by itself
+    cursor = program()
+    first = page.locator(".view").first
+    first.locator('[data-do="step"]').click()
+    assert shown(page)["position"] == 1
+    assert shown(page)["theme"] == "light"
+    second = page.locator(".view").nth(1)
+    assert second.locator(".step").get_attribute("data-position") == "0"  # each by itself
+    numbers = lambda: [float(v) for v in page.locator(".view").first.locator(".step .total [data-value]").evaluate_all("cells => cells.map((c) => c.dataset.value)")]  # fmt: skip
+    first.locator('[data-do="sum"]').click()
+    assert not cursor.at_accumulation
+    cursor.next_accumulation()
+    sums = [cursor.sums[id].value for id in dict.fromkeys(term.id for term in cursor.outgoing)]
+    np.testing.assert_array_equal(np.array(numbers(), np.float32), np.concatenate([np.asarray(v) for v in sums]))
+    assert [error for error in watched.errors if "mathjax" not in error.lower()] == []
+    assert watched.outside == []
+
+
+@contextmanager
+def jupyter_lab(folder):
+    pytest.importorskip("jupyterlab", reason="needs JupyterLab: pip install 'tapejax[notebooks]'")
+    pytest.importorskip("anywidget", reason="needs anywidget: pip install 'tapejax[notebooks]'")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}", "--ip=127.0.0.1",
+        "--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True", f"--ServerApp.root_dir={folder}",
+        "--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]  # fmt: skip
+    with open(folder / "server.log", "w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        for _ in range(120):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/api", timeout=2).close()
+                break
+            except OSError:
+                assert server.poll() is None, (folder / "server.log").read_text()
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def test_live_in_jupyter_lab(browser, tmp_path):
+    write_notebook(
+        tmp_path / "live.ipynb", f"{PROGRAM}cursor", 'print("kernel at", cursor.position)', "cursor.jump(0); print('moved')"
+    )
+    with jupyter_lab(tmp_path) as address:
+        context = browser.new_context(viewport={"width": 1400, "height": 1200})
+        watched = Watched(context)
+        page = watched.page
+        page.goto(f"{address}/lab/tree/live.ipynb")
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=120_000)
+        page.wait_for_selector("text=/Python 3.* [|] Idle/", timeout=120_000)
+        cell = lambda number: page.locator(".jp-Notebook .jp-Cell").nth(number)
+
+        def run(number):
+            cell(number).locator(".jp-InputPrompt").click()
+            page.locator('[data-command="notebook:run-cell-and-select-next"]').first.click()
+
+        run(0)
+        page.wait_for_selector(".view .step h3", timeout=120_000)
+        cursor = program()
+        assert shown(page)["position"] == 0
+        page.click('[data-do="step"]')
+        page.click('[data-do="step"]')
+        cursor.step(2)
+        check_page_shows_up_to_names(page, cursor)
+        run(1)
+        page.wait_for_selector("text=kernel at 2", timeout=30_000)  # the clicks reached the kernel
+        run(2)
+        page.wait_for_selector("text=moved", timeout=30_000)  # and the kernel's move reaches the page
+        page.wait_for_selector(f'.step[data-position="{len(cursor)}"]', timeout=30_000)
+        assert shown(page)["rows"] == [0]
+        page.evaluate("document.body.dataset.jpThemeLight = 'false'")
+        page.wait_for_selector('.view[data-theme="dark"]')
+        assert [error for error in watched.errors if "tapejax" in error or "stepper" in error] == []
+        assert watched.outside == []
+
+
+def check_page_shows_up_to_names(page, cursor):
+    """As `check_page_shows`, where tensors are numbered apart in the kernel."""
+    seen = shown(page)
+    assert seen["position"] == cursor.position
+    assert seen["rows"] == [cursor.index]
+    for cells, value in zip(seen["arrives"], cursor.incoming.values(), strict=True):
+        np.testing.assert_array_equal(as_numbers(cells, np.asarray(value)), value)
+    drawn = list(seen["sums"].values())
+    assert len(drawn) == len({term.id.number for term in cursor.outgoing})
