@@ -16,13 +16,12 @@ WIDE = ("float64", "complex128")
 def cases(samples, *, order):
     """(sample, dtype) for every sample of a family that is checked at this order.
 
-    Every sample runs in double precision at order 1, the first of each rule also in float32 and at
-    order 2. What mostly repeats that is left to the slow run.
+    Every sample runs in double precision at order 1, the first of each rule also at order 2. What
+    mostly repeats that is left to the slow run.
     """
 
     def marks(number, dtype):
-        once = number == 0 and (dtype in WIDE or dtype == "float32")
-        return [] if once or (order == 1 and dtype in WIDE) else [pytest.mark.slow]
+        return [] if dtype in WIDE and (order == 1 or number == 0) else [pytest.mark.slow]
 
     return [
         pytest.param(sample, dtype, id=f"{name_of(primitive)}-{number}-{dtype}", marks=marks(number, dtype))
@@ -34,8 +33,9 @@ def cases(samples, *, order):
 
 
 def finite_cases(samples):
+    """The samples that finite differences can judge: a second judge, so left to the slow run."""
     return [
-        pytest.param(sample, id=f"{name_of(primitive)}-{number}")
+        pytest.param(sample, id=f"{name_of(primitive)}-{number}", marks=pytest.mark.slow)
         for primitive, entries in samples.items()
         for number, sample in enumerate(entries)
         if sample.finite and "float64" in sample.dtypes

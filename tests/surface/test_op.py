@@ -70,12 +70,12 @@ def test_a_list_of_recorded_tensors_becomes_an_array():
 def test_numbers_as_operands_make_no_new_plan():
     x = leaf([1.0, 2.0])
     tnp.add(x, 1.0)
-    before = len(tj.plans("add"))
+    tnp.clip(x, 1.0, 2.0)
+    before = len(tj.plans("add")), len(tj.plans("clip"))
     for number in (2.0, 3.5, -1.0):
         tnp.add(x, number)
         tnp.clip(x, number, number + 1)
-    assert len(tj.plans("add")) == before
-    assert len(tj.plans("clip")) == 1
+    assert (len(tj.plans("add")), len(tj.plans("clip"))) == before
 
 
 def test_an_integer_exponent_is_what_it_is_for_jax():
