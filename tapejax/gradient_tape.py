@@ -185,16 +185,17 @@ class GradientTape:
         *,
         axis: int = 0,
         reverse: bool = False,
+        parallel: bool = True,
     ) -> int:
         """out_t = a_t out_{t-1} + b_t input_t along axis, from h0 or from zero: `tapejax.nn.ssm_scan`.
 
-        a, b and the input are broadcast against each other, so an a without the time axis is constant. The
-        states before each step, which the backward reads, are found by a parallel scan when it is recorded.
+        a, b and the input are broadcast against each other, so an a without the time axis is constant. What the
+        backward reads of the states is computed when it is recorded, by an associative scan unless not parallel.
         """
         operands = [Operand("a", a, a_data), Operand("b", b, b_data), Operand("input", input, input_data)]
         if h0 is not None or h0_data is not None:
             operands.append(Operand("h0", h0, h0_data))
-        return self._record("ssm_scan", _ssm_scan(operator.index(axis), bool(reverse)), *operands)
+        return self._record("ssm_scan", _ssm_scan(operator.index(axis), bool(reverse), bool(parallel)), *operands)
 
     def _record(self, name: str, function: Callable[..., Any], *operands: Operand) -> int:
         """Check everything, then allocate the result's slot."""
@@ -332,8 +333,8 @@ def _layer_norm(names: tuple[str, ...], axis: Any, epsilon: float, mean_only: bo
 
 
 @functools.lru_cache(maxsize=256)
-def _ssm_scan(axis: int, reverse: bool) -> Callable[..., Any]:
-    return functools.partial(layers.ssm_scan, axis=axis, reverse=reverse)
+def _ssm_scan(axis: int, reverse: bool, parallel: bool) -> Callable[..., Any]:
+    return functools.partial(layers.ssm_scan, axis=axis, reverse=reverse, parallel=parallel)
 
 
 def _mean_only_layer_norm(x, scale=1.0, bias=0.0, *, axis, epsilon):

@@ -67,3 +67,33 @@ def test_one_decorator_changes_nothing_but_speed():
     eager, compiled = load("05_optax_step").main()
     np.testing.assert_allclose(eager, compiled, rtol=1e-5)
     assert eager[-1] < 0.1 * eager[0]
+
+
+@pytest.mark.parametrize("jit", [pytest.param(lambda f: f, marks=pytest.mark.slow), jax.jit], ids=["eager", "jax.jit"])
+def test_state_space_step_equals_jax(jit):
+    example = load("07_selective_state_space")
+    values = example.start(jax.random.key(0), width=4, inner=4, state=2, blocks=1)
+    tokens, symbols = example.data(jax.random.key(1), batch=2, length=8)
+    example.updates_of = lambda gradients, state: (gradients, state)  # a step then adds the gradients
+
+    def loss(values):
+        x = example.tnn.embedding(values["embed"], tokens)
+        for one in values["blocks"]:
+            x = example.block(one, x)
+        logits = example.tnn.rms_norm(x[:, -example.ASKED :], values["norm"]) @ values["head"]
+        return example.tnn.cross_entropy(logits, symbols)
+
+    moved, _, value, _ = jit(example.step)(values, None, tokens, symbols)
+    judge, gradients = jax.jit(jax.value_and_grad(loss))(values)
+    np.testing.assert_allclose(value, judge, rtol=1e-5)
+    jax.tree.map(
+        lambda new, old, g: np.testing.assert_allclose(new - old, g, rtol=1e-3, atol=1e-5), moved, values, gradients
+    )
+
+
+def test_selective_copying_asks_for_the_symbols_in_order():
+    example = load("07_selective_state_space")
+    tokens, symbols = example.data(jax.random.key(0), batch=5, length=20)
+    for row, asked in zip(np.asarray(tokens), np.asarray(symbols), strict=True):
+        assert row[row < example.SYMBOLS].tolist() == asked.tolist()
+        assert (row[-example.ASKED :] == example.MARK).all()

@@ -66,3 +66,48 @@ def test_loss_scale_shrinks_on_overflow_and_grows_after_good_steps():
     assert (once.factor, once.good_steps) == (8.0, 1)
     twice = jax.jit(lambda s: s.adjust(jnp.array(True)))(once)
     assert (twice.factor, twice.good_steps) == (16.0, 0)
+
+
+def test_accumulator_gives_the_mean_and_the_norm_before_clipping():
+    loss = lambda p, x: jnp.mean((x @ p["w"] + p["b"]) ** 2)
+    p, x = {"w": jnp.ones(3) / 2, "b": jnp.array(2.0)}, jnp.arange(24.0).reshape(8, 3) / 24
+    total = tj.Accumulator()
+    for part in x.reshape(4, 2, 3):
+        total.add(tj.grad(loss)(p, part))
+    judge = jax.grad(loss)(p, x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), total.mean(), judge)
+    clipped, norm = total.clip_by_norm(0.5)
+    np.testing.assert_allclose(norm, optax.tree.norm(judge), rtol=1e-6)
+    np.testing.assert_allclose(optax.tree.norm(clipped), 0.5, rtol=1e-6)
+    same, again = total.clip_by_norm(100.0)
+    assert again == norm
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), same, judge)
+    total.reset()
+    assert (len(total), total.steps) == (0, 0)
+
+
+def test_accumulator_refuses_what_does_not_fit_and_keeps_what_it_has():
+    total = tj.Accumulator()
+    with pytest.raises(ValueError, match="no micro-batch"):
+        total.mean()
+    with pytest.raises(ValueError, match="without gradients"):
+        total.add({})
+    total.add({"a": jnp.ones(2), "b": jnp.ones(1)})
+    for wrong, message in [
+        ({"a": jnp.ones(2)}, "'b' is missing"),
+        ({"a": jnp.ones(2), "b": jnp.ones(1), "c": jnp.ones(1)}, "'c' was not in the first"),
+        ({"a": jnp.ones(2), "b": jnp.ones(2)}, r"'b' is float32\[2\], before it was float32\[1\]"),
+        ({"a": jnp.ones(2), "b": jnp.ones(1, int)}, "'b' is of int32"),
+    ]:
+        with pytest.raises((ValueError, TypeError), match=message):
+            total.add(wrong)
+    assert total.steps == 1
+    assert total.mean()["a"].tolist() == [1.0, 1.0]
+
+
+def test_accumulator_sums_small_numbers_in_a_wide_dtype():
+    total = tj.Accumulator()
+    total.add({"a": jnp.float16(1000.0)})
+    for _ in range(9):
+        total.add({"a": jnp.float16(0.25)})  # 1000.25 is 1000 in float16
+    assert total.mean()["a"] == jnp.float16(100.225)

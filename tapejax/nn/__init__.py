@@ -26,8 +26,8 @@ _OPTIONS = {
     "embedding": "",
     "cross_entropy": "axis label_smoothing",
     "binary_cross_entropy": "",
-    "ssm_scan": "axis reverse",
-    "selective_scan": "",
+    "ssm_scan": "axis reverse parallel",
+    "selective_scan": "parallel",
 }
 globals().update(
     {name: _Op(getattr(_layers, name), name, __name__, options.split()) for name, options in _OPTIONS.items()}

@@ -244,32 +244,58 @@ def binary_cross_entropy(logits: Array, labels: Array, *, where: Array | None = 
     return _reduced(losses, where, reduction)
 
 
-def ssm_scan(a: Array, b: Array, x: Array, h0: Array | None = None, *, axis: int = 0, reverse: bool = False) -> Array:
-    """All states h_t = a_t h_{t-1} + b_t x_t along axis, elementwise, in logarithmic depth.
+def ssm_scan(
+    a: Array,
+    b: Array,
+    x: Array,
+    h0: Array | None = None,
+    *,
+    axis: int = 0,
+    reverse: bool = False,
+    parallel: bool = True,
+) -> Array:
+    """All states h_t = a_t h_{t-1} + b_t x_t along axis, elementwise.
 
     a, b and x are broadcast against each other, so an a without the axis is constant; any may be complex.
     h0 (default zero) has their shape without the axis; with reverse it comes after the last step.
+    parallel: an associative scan, of logarithmic depth. False: step by step, which a CPU is faster at.
     """
     operands = [a, b, x] if h0 is None else [a, b, x, h0]
     dtype = jnp.result_type(*operands)
     a, inputs = jnp.broadcast_arrays(jnp.asarray(a, dtype), jnp.asarray(b * x, dtype))
-    if h0 is not None:
-        first = -1 if reverse else 0
-        index = (slice(None),) * (axis % a.ndim) + (first,)
-        inputs = inputs.at[index].add(a[index] * h0)
+    a, inputs = jnp.moveaxis(a, axis, 0), jnp.moveaxis(inputs, axis, 0)
+    start = jnp.zeros((), dtype) if h0 is None else h0
+
+    def step(h, each):
+        h = each[0] * h + each[1]
+        return h, h
 
     def after(early, late):
-        (a_early, h_early), (a_late, h_late) = early, late
-        return a_late * a_early, a_late * h_early + h_late
+        return late[0] * early[0], late[0] * early[1] + late[1]
 
-    _, states = lax.associative_scan(after, (a, inputs), reverse=reverse, axis=axis)
-    return states
+    if not parallel:
+        start = jnp.broadcast_to(jnp.asarray(start, dtype), a.shape[1:])
+        _, states = lax.scan(step, start, (a, inputs), reverse=reverse)
+    else:
+        if h0 is not None:
+            first = -1 if reverse else 0
+            inputs = inputs.at[first].add(a[first] * h0)
+        _, states = lax.associative_scan(after, (a, inputs), reverse=reverse)
+    return jnp.moveaxis(states, 0, axis)
 
 
 def selective_scan(
-    x: Array, delta: Array, A: Array, B: Array, C: Array, D: Array | None = None, h0: Array | None = None
+    x: Array,
+    delta: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    D: Array | None = None,
+    h0: Array | None = None,
+    *,
+    parallel: bool = True,
 ) -> tuple[Array, Array]:
-    """(outputs, last state) of a selective state space model.
+    """(outputs, last state) of a selective state space model; parallel: as in ssm_scan.
 
         h_t = exp(delta_t A) h_{t-1} + delta_t B_t x_t        y_t = C_t h_t + D x_t
 
@@ -277,9 +303,27 @@ def selective_scan(
     they are constant, D is (channels,), h0 and the last state are (..., channels, state). A, B, C and h0 may be
     complex; the output of a real x is then the real part.
     """
-    decay = jnp.exp(delta[..., None] * A)
-    states = ssm_scan(decay, B[..., None, :] * delta[..., None], x[..., None], h0, axis=-3)
-    y = jnp.sum(states * C[..., None, :], -1)
+    if parallel:
+        decay = jnp.exp(delta[..., None] * A)
+        states = ssm_scan(decay, B[..., None, :] * delta[..., None], x[..., None], h0, axis=-3)
+        y, last = jnp.sum(states * C[..., None, :], -1), states[..., -1, :, :]
+    else:
+        y, last = _selective_steps(x, delta, A, B, C, h0)
     if not jnp.iscomplexobj(x):
         y = jnp.real(y)
-    return (y if D is None else y + D * x), states[..., -1, :, :]
+    return (y if D is None else y + D * x), last
+
+
+def _selective_steps(x, delta, A, B, C, h0):
+    """(C_t h_t, last state) one step at a time: nothing of the size of all states is made on the way forward."""
+    dtype = jnp.result_type(x, delta, A, B, *(() if h0 is None else (h0,)))
+    by_time = lambda each: jnp.moveaxis(jnp.broadcast_to(each, (*x.shape[:-1], each.shape[-1])), -2, 0)
+    start = jnp.broadcast_to(jnp.zeros((), dtype) if h0 is None else h0, (*x.shape[:-2], *A.shape)).astype(dtype)
+
+    def step(h, each):
+        x, delta, B, C = each
+        h = jnp.exp(delta[..., None] * A) * h + (delta * x)[..., None] * B[..., None, :]
+        return h, jnp.sum(h * C[..., None, :], -1)
+
+    last, y = lax.scan(step, start, tuple(map(by_time, (x, delta, B, C))))
+    return jnp.moveaxis(y, 0, -2), last
