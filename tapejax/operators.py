@@ -131,6 +131,22 @@ def _install_operators() -> None:
     _install("__pow__", __pow__)
     _install("__rpow__", reflected_power)
 
+    ufuncs = {getattr(np, f.__name__).__name__: OPS[name] for name, f in (BINARY | COMPARISONS).items()}
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        """`array + tensor` comes here from NumPy and is ours; a ufunc called by its name is refused."""
+        op = ufuncs.get(ufunc.__name__)
+        if op is not None and method == "__call__" and len(inputs) == 2 and not options:
+            return op(*inputs)
+        raise TensorConversionError(
+            f"np.{ufunc.__name__} of a Tensor would drop it from the tape",
+            at=user_line(),
+            action=f"{self.id!r}: {self.aval.str_short()}",
+            fix=f"tapejax.numpy.{ufunc.__name__} is recorded; np.{ufunc.__name__}(x.numpy()) is not, on purpose",
+        )
+
+    _install("__array_ufunc__", __array_ufunc__)
+
 
 def _install_methods() -> None:
     for name, options in METHODS.items():

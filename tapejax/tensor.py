@@ -43,7 +43,16 @@ class Kind:
         return f"{self.aval.str_short()}{', requires_grad' * self.requires_grad}"
 
 
-class Tensor:
+class _Hint(type):
+    """jax names the type of an argument it does not take; the name of this one says what to do instead."""
+
+    def __repr__(cls) -> str:
+        return (
+            f"<class 'tapejax.{cls.__name__}'> (Tensors go to the same function of tapejax; .value is the plain array)"
+        )
+
+
+class Tensor(metaclass=_Hint):
     """An array on the tape: `value`, `id`, `requires_grad`. Never changed, never holds a gradient.
 
     Make one with `tapejax.tensor`. What an op returns for Tensors are Tensors.
@@ -56,7 +65,6 @@ class Tensor:
     """
 
     __slots__ = ("__weakref__", "_id", "_kind", "_value")
-    __array_ufunc__ = None  # numpy's operators must step back, so that ours are called
     __array_priority__ = 1000
     __hash__ = object.__hash__  # type: ignore[assignment]  # `==` compares elements
 

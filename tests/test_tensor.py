@@ -97,7 +97,7 @@ def test_attributes_cannot_be_set(name):
 
 @pytest.mark.parametrize(
     "function",
-    [jnp.sin, np.sin, np.asarray, jnp.asarray, jnp.sum, np.add.reduce, lambda x: jnp.add(x, 1), lambda x: np.add(x, 1)],
+    [jnp.sin, np.sin, np.asarray, jnp.asarray, jnp.sum, np.add.reduce, lambda x: jnp.add(x, 1)],
 )
 def test_recorded_tensor_refuses_to_become_a_plain_array(function):
     with pytest.raises(TypeError):
@@ -354,3 +354,38 @@ def test_promotion_and_weak_types_are_jax_own(scalar, dtype):
     assert got.dtype == expected.dtype
     assert got.weak_type == expected.weak_type
     assert got.shape == expected.shape
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        jnp.sin, jax.lax.sin, jax.nn.relu, jax.scipy.special.erf, jnp.sum, jnp.linalg.norm, lambda x: jnp.concatenate([x, x]),
+        lambda x: jnp.einsum("i,i", x, x), lambda x: jnp.where(True, x, x),
+    ],
+)  # fmt: skip
+def test_a_function_of_jax_says_where_tensors_go(call):
+    with pytest.raises(TypeError, match=r"Tensors go to the same function of tapejax; \.value is the plain array"):
+        call(leaf([1.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        np.sin,
+        np.add.reduce,
+        lambda x: np.multiply.outer(np.ones(2), x),
+        lambda x: np.add(np.ones(2), x, out=np.ones(2)),
+    ],
+)
+def test_a_ufunc_of_numpy_says_where_tensors_go(call):
+    with pytest.raises(tj.TapejaxError, match=r"tapejax\.numpy\.\w+ is recorded"):
+        call(leaf([1.0, 2.0]))
+
+
+def test_operators_of_numpy_step_back():
+    x, array = leaf([1.0, 2.0]), np.array([3.0, 4.0], "f")
+    for found, want in [(array + x, [4, 6]), (np.float32(2) * x, [2, 4]), (array - x, [2, 2]), (array @ x, 11)]:
+        assert isinstance(found, tj.Tensor)
+        np.testing.assert_array_equal(found.value, want)
+    np.testing.assert_array_equal((array == x).value, [False, False])
+    assert (array / x).backward()[x].tolist() == [-3.0, -1.0]
