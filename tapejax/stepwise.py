@@ -19,27 +19,32 @@ from tapejax import compat
 from tapejax.errors import UnknownLengthError
 from tapejax.program import Eqn, Program, flatten
 from tapejax.tensor import Tensor, Tracer, make
+from tapejax.where import line_of
 
 
 class Place:
-    """Where an action of an opened program comes from: its equation, and the loop steps."""
+    """Where an action of an opened program comes from: its equation, the loop steps, and who called the program."""
 
-    __slots__ = ("eqn", "steps")
+    __slots__ = ("caller", "eqn", "steps")
 
-    def __init__(self, eqn: Eqn, steps: tuple[tuple[str, int], ...]):
+    def __init__(self, eqn: Eqn, steps: tuple[tuple[str, int], ...], caller: Any = None):
         self.eqn = eqn
         self.steps = steps
+        self.caller = caller
 
     @property
     def line(self) -> str:
-        return self.eqn.line
+        return self.eqn.line or line_of(self.caller)  # inside an operator of ours there is no line of the user's
 
 
 class Recorder:
     """Runs a program on Tensors. `apply(key, function, tensors, place)` records one op."""
 
-    def __init__(self, apply: Callable[..., list[Tensor]], *, everything: bool, ignore_custom_rules: bool):
+    def __init__(
+        self, apply: Callable[..., list[Tensor]], *, everything: bool, ignore_custom_rules: bool, caller: Any = None
+    ):
         self.apply = apply
+        self.caller = caller
         self.everything = everything
         self.ignore_custom_rules = ignore_custom_rules
 
@@ -57,7 +62,10 @@ class Recorder:
             opened = opener(self, eqn, operands, steps)
             if opened is not None:
                 return opened
-        return self.apply(eqn, lambda *values: eqn.bind(values), operands, Place(eqn, steps), eqn.name)
+        return self.apply(eqn, lambda *values: eqn.bind(values), operands, self.place(eqn, steps), eqn.name)
+
+    def place(self, eqn: Eqn, steps: tuple[tuple[str, int], ...]) -> Place:
+        return Place(eqn, steps, self.caller)
 
     def body(self, jaxpr: Any) -> Program:
         return flatten(jaxpr, ignore_custom_rules=self.ignore_custom_rules)
@@ -104,7 +112,7 @@ def _while(recorder: Recorder, eqn: Eqn, operands: list[Tensor], steps) -> list[
             )
         if not bool(verdict):
             return list(carry)
-        place = Place(eqn, (*steps, ("while", step)))
+        place = recorder.place(eqn, (*steps, ("while", step)))
         carry = recorder.call(
             (id(eqn.origin), "body"), params["body_jaxpr"], [*body_consts, *carry], place, "while_body"
         )
@@ -119,7 +127,7 @@ def _scan(recorder: Recorder, eqn: Eqn, operands: list[Tensor], steps) -> list[T
     order = range(length - 1, -1, -1) if params["reverse"] else range(length)
     stacks: list[list[Tensor]] = [[] for _ in eqn.outputs[n_carry:]]
     for i in order:
-        place = Place(eqn, (*steps, ("scan", i)))
+        place = recorder.place(eqn, (*steps, ("scan", i)))
         index = make(jnp.asarray(i, jnp.int32), False)
         take = lambda x, at: [lax.dynamic_index_in_dim(x, at, keepdims=False)]
         slices = [recorder.apply("scan_slice", take, [x, index], place, "scan_slice")[0] for x in xs]
@@ -129,7 +137,7 @@ def _scan(recorder: Recorder, eqn: Eqn, operands: list[Tensor], steps) -> list[T
         carry = results[:n_carry]
         for stack, y in zip(stacks, results[n_carry:], strict=True):
             stack.append(y)
-    place = Place(eqn, steps)
+    place = recorder.place(eqn, steps)
     ys = []
     for stack, var in zip(stacks, eqn.origin.outvars[n_carry:], strict=True):
         if not stack:
@@ -146,14 +154,14 @@ def _cond(recorder: Recorder, eqn: Eqn, operands: list[Tensor], steps) -> list[T
         return None
     branches = eqn.params["branches"]
     chosen = min(max(int(index.value), 0), len(branches) - 1)
-    place = Place(eqn, (*steps, ("cond", chosen)))
+    place = recorder.place(eqn, (*steps, ("cond", chosen)))
     return recorder.call((id(eqn.origin), "branch", chosen), branches[chosen], rest, place, f"branch_{chosen}")
 
 
 def _remat(recorder: Recorder, eqn: Eqn, operands: list[Tensor], steps) -> list[Tensor]:
     inner, consts = compat.jaxpr_parts(eqn.params["jaxpr"])
     closed = jex_core.ClosedJaxpr(inner, consts)
-    return recorder.call((id(eqn.origin), "remat"), closed, operands, Place(eqn, steps), "remat")
+    return recorder.call((id(eqn.origin), "remat"), closed, operands, recorder.place(eqn, steps), "remat")
 
 
 OPENERS = {"while": _while, "scan": _scan, "cond": _cond, "remat2": _remat, "checkpoint": _remat}
