@@ -259,6 +259,10 @@ def ssm_scan(
     a, b and x are broadcast against each other, so an a without the axis is constant; any may be complex.
     h0 (default zero) has their shape without the axis; with reverse it comes after the last step.
     parallel: an associative scan, of logarithmic depth. False: step by step, which a CPU is faster at.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> tj.nn.ssm_scan(tj.tensor(0.5), 1.0, jnp.array([1.0, 0.0, 0.0])).tolist()
+    [1.0, 0.5, 0.25]
     """
     operands = [a, b, x] if h0 is None else [a, b, x, h0]
     dtype = jnp.result_type(*operands)
@@ -302,6 +306,12 @@ def selective_scan(
     x and delta are (..., time, channels), A is (channels, state), B and C are (..., time, state) or (state,) if
     they are constant, D is (channels,), h0 and the last state are (..., channels, state). A, B, C and h0 may be
     complex; the output of a real x is then the real part.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> x, pace, one = tj.tensor([[1.0], [0.0]]), jnp.ones((2, 1)), jnp.ones(1)
+    >>> y, state = tj.nn.selective_scan(x, pace, -jnp.ones((1, 1)), one, one)
+    >>> [f"{value:.3f}" for value in y.ravel().tolist()], state.shape  # exp(-1) is left of the first
+    (['1.000', '0.368'], (1, 1))
     """
     if parallel:
         decay = jnp.exp(delta[..., None] * A)
