@@ -10,6 +10,7 @@ See docs/design/higher-order.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -54,7 +55,11 @@ def step(action: TapeAction, grads: Gradients, *, through: bool = True, lanes: i
     lanes: the cotangents have a leading axis of this size, over which the backward is mapped.
     """
     if type(action) is not OpAction:
-        action.backward(grads)
+        in_steps = getattr(action, "backward_in_steps", None)  # one that is made of others, such as a checkpoint
+        if in_steps is None:
+            action.backward(grads)
+        else:
+            in_steps(grads, partial(step, through=through, lanes=lanes), through=through)
         return
     plan = action.plan
     cts = [grads._sums.get(number) for number in action.numbers]

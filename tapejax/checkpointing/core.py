@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.ad_checkpoint import checkpoint_name as _named
 
-from tapejax import engine, higher_order
+from tapejax import engine
 from tapejax.checkpointing.blame import Surroundings, first_difference
 from tapejax.checkpointing.digest import digest_of, same
 from tapejax.checkpointing.moment import Moment
@@ -83,8 +83,11 @@ def checkpoint_multi(
     return _checkpoint(function, tuple(inputs), {}, policy, verify)
 
 
-checkpoint_name = lift(_named, name="checkpoint_name", static_argnames="name")
-checkpoint_name.__doc__ = """The same values with a name, by which a policy of checkpoint keeps them.
+_name = lift(_named, name="checkpoint_name", static_argnames="name")
+
+
+def checkpoint_name(x: Any, name: str) -> Any:
+    """The same values with a name, by which a policy of checkpoint keeps them.
 
     >>> import tapejax as tj, tapejax.numpy as tnp
     >>> f = lambda x: tnp.cos(tj.checkpoint_name(tnp.sin(x), "hidden"))
@@ -92,6 +95,7 @@ checkpoint_name.__doc__ = """The same values with a name, by which a policy of c
     >>> tj.backward(tj.checkpoint(f, x, policy=["hidden"]))[x]
     Array(-0.40286..., dtype=float32)
     """
+    return _name(x, name=name)
 
 
 def _checkpoint(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], policy: Any, verify: Any) -> Any:
@@ -267,26 +271,32 @@ class CheckpointAction(TapeAction):
         self.call = Released(self.call.name)
 
     def backward(self, grads: Gradients) -> None:
+        self._go_back(grads, None)
+
+    def backward_in_steps(self, grads: Gradients, step: Any, *, through: bool) -> None:
+        """backward over Tensors, recorded action by action; through: the second run is recorded as well."""
+        self._go_back(grads, step, through=through)
+
+    def _go_back(self, grads: Gradients, step: Any, *, through: bool = False) -> None:
         cts = [grads._sums.get(id.number) for id in self.outputs]
         if all(ct is None for ct in cts):
             return
         scope = current_scope()
-        records = any(isinstance(ct, Tensor) for ct in cts)
         trail = Trail(detailed=self.verify == "all", places=True)
         tape = RunTape(trail, forgets=False, detail=scope.tape.detail, label=f"the second run of {self.call.name}")
-        if records:
+        if through:
             tape._origin = scope.tape.fork()._origin
         with self.moment.settings():
             with self.moment.randomness():
                 result = run(self.call, tape)
             roots = self._checked(result, trail, tape)
             del result  # from here on nothing but the actions holds what was computed, and they go one by one
-            if records:
+            if through:
                 actions = list(tape.actions)
                 scope.tape.merge([tape])
             else:
                 actions = tape.take_all(by=f"the backward of {self!r}")
-            self._pull(actions, dict(zip(roots, cts, strict=True)), grads, trail, higher_order.step if records else None)
+            self._pull(actions, dict(zip(roots, cts, strict=True)), grads, trail, step)
 
     def _pull(self, actions: list[Any], cts: dict[int, Any], grads: Gradients, trail: Trail, step: Any) -> None:
         """Go back over the second run, no further than its inputs, as if its actions were on the outer tape."""
