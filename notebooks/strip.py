@@ -36,7 +36,9 @@ def text_of(notebook: dict) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is left to strip")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit with 1 if something is left to strip"
+    )
     options = parser.parse_args(arguments)
     left = []
     for path in sorted(FOLDER.glob("*.ipynb")):

@@ -40,12 +40,16 @@ def own_names(module):
 def public():
     """Every public name of ours, in full."""
     for name in dir(tapejax):
-        if not name.startswith("_") and (callable(found := getattr(tapejax, name)) or not isinstance(found, ModuleType)):
+        if not name.startswith("_") and (
+            callable(found := getattr(tapejax, name)) or not isinstance(found, ModuleType)
+        ):
             yield HOME.get(f"tapejax.{name}", f"tapejax.{name}")
     for module in ("tapejax.nn", "tapejax.random", "tapejax.numpy", "tapejax.lax"):
         yield from (f"{module}.{name}" for name in own_names(module))
     testing = importlib.import_module("tapejax.testing")
-    yield from (f"tapejax.testing.{name}" for name, found in vars(testing).items() if is_of(found, testing) and name[0] != "_")
+    yield from (
+        f"tapejax.testing.{name}" for name, found in vars(testing).items() if is_of(found, testing) and name[0] != "_"
+    )
 
 
 def is_of(found, module):
