@@ -32,6 +32,7 @@ from tapejax.errors import (
     TapejaxError,
 )
 from tapejax.gradients import Gradients
+from tapejax.lift import MAX_PLANS_PER_FUNCTION, Lifted, lift
 from tapejax.nn import layers
 from tapejax.plan import OpAction, Plan, x64_for
 from tapejax.reverse import Options
@@ -210,7 +211,7 @@ class GradientTape:
                 f"record_{name}: every operand is a constant", at=user_line(), fix="there is nothing to record"
             )
         try:
-            plan = _plan(name, function, tuple((k.shape, k.dtype) for k in kinds), tuple(wrt), jax.enable_x64.value)
+            plan = _plan(name, function, tuple((k.shape, k.dtype) for k in kinds), tuple(wrt))
         except (TypeError, ValueError) as cause:
             if isinstance(cause, TapejaxError):
                 raise
@@ -321,9 +322,21 @@ class GradientTape:
 # --- plans -----------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=4096)
-def _plan(name: str, function: Any, kinds: tuple[Any, ...], wrt: tuple[bool, ...], x64: bool) -> Plan:
-    return Plan(name, function, [jax.ShapeDtypeStruct(*kind) for kind in kinds], wrt, Options())
+@functools.lru_cache(maxsize=256)
+def _op(name: str, function: Any) -> Lifted:
+    return lift(function, name=name)
+
+
+def _plan(name: str, function: Any, kinds: tuple[Any, ...], wrt: tuple[bool, ...]) -> Plan:
+    """Kept where a lifted function keeps its own, so that `tapejax.plans` and `clear_plans` know of it."""
+    plans, key = _op(name, function).plans, (kinds, wrt, jax.enable_x64.value)
+    plan = plans.get(key)
+    if plan is None:
+        while len(plans) >= MAX_PLANS_PER_FUNCTION:
+            plans.popitem(last=False)
+        examples = [jax.ShapeDtypeStruct(*kind) for kind in kinds]
+        plan = plans[key] = Plan(name, function, examples, wrt, Options())
+    return plan
 
 
 @functools.lru_cache(maxsize=256)
