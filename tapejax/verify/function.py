@@ -277,12 +277,17 @@ class Check:
         size = float(np.sqrt(np.sum(np.abs(gradient * direction) ** 2)))
         tolerance = for_dtype(self.subject.narrowest, slopes=True, rtol=self.rtol)
         by_step = line.analytic and bool(np.isfinite(line.base[0]).all())
-        measure = lambda d, s: _measure(line, position, d, s, by_step)
+        measure = lambda d, s: _measure(line, position, d, s, by_step)  # by_step as it is then
         found = measure(direction, size)
         mine = float(np.sum(gradient * direction).real)
         against = "complex step" if by_step else "finite differences"
         allowed, reason = self._allowed(found, size, tolerance, line, position, direction, seed)
         apart = abs(mine - found.value)
+        if by_step and not apart <= allowed:  # a device may multiply complex numbers in a way that loses the step
+            by_step, against = False, "finite differences"
+            found = measure(direction, size)
+            allowed, reason = self._allowed(found, size, tolerance, line, position, direction, seed)
+            apart = abs(mine - found.value)
         if apart <= allowed:  # a kink whose slopes happen to agree with ours would still be named below
             if found.kind != "smooth" and found.kind == "kink":
                 return self._kinks(position, line, direction, size)
@@ -300,7 +305,8 @@ class Check:
 
     def _allowed(self, found, size, tolerance, line, position, direction, seed) -> tuple[float, str]:
         noise = 0.0 if not np.isfinite(found.error) else 5 * found.error
-        allowed = tolerance.rtol * max(abs(found.value), size) + noise + self._unit(position, self.subject.narrowest)
+        allowed = tolerance.rtol * max(abs(found.value), size) + noise
+        allowed += self._unit(position, self.subject.narrowest) + 1e-24
         reason = tolerance.reason
         narrow = float(jnp.finfo(self.subject.narrowest).eps) > 1e-15
         mine = float(np.sum(wide_numpy(self.ours[seed][position]) * direction).real)
