@@ -33,9 +33,9 @@ def bundle(shown: Tape | Cursor) -> dict[str, Any]:
         return {"text/plain": f"{shown}\n({error.what})"}
     found = {"text/plain": str(shown), "text/html": fragment(pages, min(cursor.position, len(pages["steps"])))}
     if os.environ.get("TAPEJAX_WIDGET", "1") != "0" and importlib.util.find_spec("anywidget") is not None:
-        from tapejax.view.widget import Viewer
+        from tapejax.view.widget import viewer
 
-        live = Viewer(cursor, pages)._repr_mimebundle_()
+        live = viewer(cursor, pages)._repr_mimebundle_()
         live = live[0] if isinstance(live, tuple) else live
         found |= {kind: data for kind, data in (live or {}).items() if kind != "text/plain"}
     return found

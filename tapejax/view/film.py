@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from tapejax.view.formulas import formula_of
 from tapejax.view.graph import Graph, graph_of
 from tapejax.view.values import CELLS, brief, describe
 
-LIMIT = 2000  # actions in one view: about what a browser shows at ease
+LIMIT = 1000  # actions in one view: about what a browser shows at ease
 
 
 def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
@@ -28,9 +29,10 @@ def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
     film, with its error. Values of many elements are shown as heat maps of a bounded size.
     """
     first = max(len(cursor.actions) - limit, 0)
-    graph = graph_of(cursor.actions[first:], cursor.names, first)
-    pages = _Pages(CELLS if len(graph.actions) <= 150 else 12)
-    seeds, steps, error = _steps(cursor, len(graph.actions), pages)
+    count = len(cursor.actions) - first
+    pages = _Pages(CELLS if count <= 150 else CELLS // 2)
+    seeds, steps, error = _steps(cursor, count, pages)
+    graph = graph_of(cursor.actions[first:], cursor.names, first, pages.observed)
     notes = []
     if first:
         notes.append(
@@ -38,10 +40,12 @@ def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
         )
     if error:
         notes.append(error)
+    if count and not cursor.roots:
+        notes.append("No result is known to start from: tape.cursor(root) steps back from a root of yours.")
     return {
         "title": cursor.label,
         "roots": [id.number for id in cursor.roots],
-        "count": len(graph.actions),
+        "count": count,
         "first": first,
         "notes": notes,
         "graph": svg.draw(graph),
@@ -69,6 +73,7 @@ class _Pages:
         self.cells = cells
         self.values: list[Any] = []
         self.rules: list[Any] = []
+        self.observed: dict[int, tuple[Any, Any]] = {}  # what actions read and added that do not tell
         self._seen: dict[int, tuple[int, Any]] = {}
         self._known: dict[Any, int] = {}
 
@@ -105,9 +110,12 @@ def _steps(cursor: Cursor, count: int, pages: _Pages) -> tuple[list[Any], list[A
     try:
         cursor.rewind()
         seeds = [show(term) for terms in cursor.sums.values() for term in terms.terms]
-        while len(steps) < count:
+        while cursor.roots and len(steps) < count:
             step = cursor.step()
             assert step is not None
+            if getattr(step.action, "outputs", None) is None:
+                added = {term.id: term.value for term in step.outgoing}
+                pages.observed[step.index] = (list(added.items()), list(step.incoming.items()))
             steps.append(
                 {
                     "action": step.index,
@@ -129,7 +137,6 @@ def _action_pages(cursor: Cursor, graph: Graph, pages: _Pages) -> dict[str, Any]
     found = []
     for info in graph.actions:
         action = cursor.actions[info.index]
-        steps = " ".join(f"{loop}[{step}]" for loop, step in info.steps)
         found.append(
             {
                 "text": info.text,
@@ -138,7 +145,7 @@ def _action_pages(cursor: Cursor, graph: Graph, pages: _Pages) -> dict[str, Any]
                 "outputs": info.outputs,
                 "place": info.place,
                 "source": source_line(action, info.line),
-                "loop": steps,
+                "loop": info.loop,
                 "rule": pages.rule(action),
                 "kept": [[number, pages.value(value)] for number, value in kept_of(action)],
             }
@@ -161,11 +168,14 @@ def kept_of(action: TapeAction) -> list[tuple[int, Any]]:
 
 def source_line(action: TapeAction, line: str) -> str:
     """The text of the user's line, if it can be read."""
-    file, _, number = line.rpartition(":")
+    found = re.fullmatch(r"(.+?):(\d+)(?::\d+)?(?: \(.*\))?", line)
+    if found is None:
+        return ""
+    file, number = found.groups()
     where = getattr(action, "where", None)
     if isinstance(where, tuple):
         file = where[0].co_filename  # a notebook's cell is known by this name, and shown by another
-    return linecache.getline(file, int(number)).strip() if file and number.isdigit() else ""
+    return linecache.getline(file, int(number)).strip()
 
 
 def last_result(actions: tuple[TapeAction, ...]) -> list[tuple[TensorId, Any]]:

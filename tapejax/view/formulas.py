@@ -52,7 +52,7 @@ _SLOPES = {
     "relu": (r"\max(x, 0)", r"[x > 0]"),
     "softplus": (r"\log(1 + \exp(x))", r"\sigma(x)"),
     "silu": (r"x \, \sigma(x)", r"(\sigma(x) + y (1 - \sigma(x)))"),
-    "log_sigmoid": (r"\log \sigma(x)", r"\sigma(-x)"),
+    "log_sigmoid": (r"\log(\sigma(x))", r"\sigma(-x)"),
 }
 _SAME = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh",
          "sigmoid": "logistic", "swish": "silu", "absolute": "abs", "fabs": "abs", "expit": "logistic"}  # fmt: skip
@@ -190,7 +190,9 @@ def _filled(found: tuple[str, list[str]], action: OpAction) -> Formula:
     forward, lines = found
     backward = [line for line in lines if "+=" in line]
     words = [mathematics.text(line) for line in lines if "+=" not in line]
-    letters = ["x", "y"] if forward.startswith("y") else ["x", "y", "z"]
+    letters = ["x", "y", "z"]
+    if forward.startswith("y") and "x_1" not in forward:  # further operands are indices and the like
+        letters = ["x", *[""] * (len(action.inputs) - 1), "y"]
     if "?" in forward:
         letters = ["c", "b", "a", "y"] if action.plan.name == "select_n" else ["c", "a", "b", "y"]
     wrt = action.plan.wrt
@@ -198,7 +200,7 @@ def _filled(found: tuple[str, list[str]], action: OpAction) -> Formula:
         backward = [line for line, wanted in zip(backward, wrt) if wanted]
     if len(action.inputs) + len(action.numbers) != len(letters):
         letters = []
-    return Formula(forward, backward, letters, [word[:1].upper() + word[1:] + "." for word in words])
+    return Formula(forward, backward, letters, notes=[word[:1].upper() + word[1:] + "." for word in words])
 
 
 def _generic(action: OpAction) -> Formula:

@@ -11,7 +11,7 @@ from tapejax.plan import OpAction
 from tapejax.tape import TapeAction, TensorId
 
 REGIONS_ABOVE = 40  # actions; a tape with more is shown by regions
-SMALL = 4  # actions: parts below that are joined with their neighbours
+SMALL = 3  # actions: parts below that are joined with their neighbours
 MANY = 40  # regions, or actions in a region: what one can still read
 
 
@@ -63,7 +63,13 @@ class ActionInfo:
     @property
     def place(self) -> str:
         """The line without its folders."""
-        return self.line.replace("\\", "/").rpartition("/")[2]
+        name = self.line.replace("\\", "/").rpartition("/")[2]
+        return re.sub(r"(:\d+):\d+ \(.*\)$", r"\1", name)
+
+    @property
+    def loop(self) -> str:
+        """The loop steps it belongs to: `scan[3]`."""
+        return " ".join(f"{loop}[{step}]" for loop, step in self.steps)
 
 
 @dataclass(slots=True)
@@ -82,9 +88,21 @@ class Graph:
     regions: list[Region] = field(default_factory=list)  # empty: few enough to be shown as they are
 
 
-def graph_of(actions: Sequence[TapeAction], names: Mapping[int, str] | None = None, first: int = 0) -> Graph:
-    """The graph of some actions. names: what the user calls tensors, by number; first: the first action's place."""
-    names = names or {}
+Observed = Mapping[int, tuple[Sequence[tuple[TensorId, Any]], Sequence[tuple[TensorId, Any]]]]
+
+
+def graph_of(
+    actions: Sequence[TapeAction],
+    names: Mapping[int, str] | None = None,
+    first: int = 0,
+    observed: Observed | None = None,
+) -> Graph:
+    """The graph of some actions.
+
+    names: what the user calls tensors, by number. first: the first action's place on the tape.
+    observed: for actions that do not say what they read and made, what they were seen to (with gradients).
+    """
+    names, observed = names or {}, observed or {}
     tensors: dict[int, TensorInfo] = {}
 
     def seen(id: TensorId) -> TensorInfo:
@@ -94,11 +112,17 @@ def graph_of(actions: Sequence[TapeAction], names: Mapping[int, str] | None = No
 
     infos = []
     for index, action in enumerate(actions, first):
-        inputs, outputs = list(getattr(action, "inputs", None) or ()), list(getattr(action, "outputs", None) or ())
+        inputs: list[TensorId] = list(getattr(action, "inputs", None) or ())
+        outputs: list[TensorId] = list(getattr(action, "outputs", None) or ())
+        seen_in, seen_out = observed.get(index, ((), ()))
+        inputs += [id for id, _ in seen_in if id not in inputs]
+        outputs += [id for id, _ in seen_out if id not in outputs]
         for id in inputs:
             seen(id)
         for id in outputs:
             seen(id).leaf = False
+        for id, gradient in (*seen_in, *seen_out):
+            tensors[id.number].shape, tensors[id.number].dtype = tuple(gradient.shape), str(gradient.dtype)
         _shapes(action, inputs, outputs, tensors)
         infos.append(
             ActionInfo(
@@ -203,7 +227,7 @@ def _label(infos: Sequence[ActionInfo], pieces: Sequence[tuple[int, int]]) -> st
     """A loop's steps, the function that was called, or else the ops."""
     heads = [infos[start] for start, _ in pieces]
     if heads[0].steps:
-        first, last = (" ".join(f"{loop}[{step}]" for loop, step in head.steps) for head in (heads[0], heads[-1]))
+        first, last = heads[0].loop, heads[-1].loop
         return first if first == last or not last else f"{first} … {last}"
     inside = infos[pieces[0][0] : pieces[-1][1]]
     functions = {info.function for info in inside}

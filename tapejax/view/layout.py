@@ -72,16 +72,16 @@ def place(boxes: Sequence[Box], edges: Sequence[tuple[int, int]]) -> Placed:
 
 def _layers(boxes: Sequence[Box], edges: Sequence[tuple[int, int]]) -> None:
     reads: list[list[int]] = [[] for _ in boxes]
-    first_use = [len(boxes)] * len(boxes)
+    readers: list[list[int]] = [[] for _ in boxes]
     for start, stop in edges:
         reads[stop].append(start)
+        readers[start].append(stop)
     for number, box in enumerate(boxes):
         box.layer = 1 + max((boxes[source].layer for source in reads[number]), default=-1)
-    for start, stop in edges:
-        first_use[start] = min(first_use[start], boxes[stop].layer)
-    for number, box in enumerate(boxes):
-        if not reads[number] and first_use[number] < len(boxes):
-            box.layer = first_use[number] - 1  # an input stands just before its first use
+    for number in reversed(range(len(boxes))):
+        # An input, or what is made of inputs alone, stands just before its first use.
+        if readers[number] and not any(reads[source] for source in reads[number]):
+            boxes[number].layer = min(boxes[reader].layer for reader in readers[number]) - 1
 
 
 def _reduce_crossings(layers: list[list[int]], left: list[list[int]], right: list[list[int]]) -> list[list[int]]:
@@ -152,18 +152,23 @@ def _rows(
             wanted = []
             for number in layer:
                 near = left[number] if sweep % 2 == 0 else right[number]
-                near = near or (right[number] if sweep % 2 == 0 else left[number])
-                wanted.append(sum(boxes[i].y for i in near) / len(near) if near else boxes[number].y)
+                near = near if near and sweep < SWEEPS - 4 else left[number] + right[number]
+                middle = sum(boxes[i].y for i in near) / len(near) if near else None
+                wanted.append(middle if middle is not None else wanted[-1] if wanted else 0.0)  # a loner stays near
             gaps = [
                 (boxes[a].height + boxes[b].height) / 2 + (GAP_Y if boxes[a].width and boxes[b].width else GAP_Y / 2)
                 for a, b in itertools.pairwise(layer)
             ]
             for number, y in zip(layer, nearest(wanted, gaps), strict=True):
                 boxes[number].y = y
-    top = min((box.y - box.height / 2 for box in boxes), default=0.0)
-    for box in boxes:
-        box.y -= top
-    return max((box.y + box.height / 2 for box in boxes), default=0.0)
+    bottom = 0.0
+    shift = min((box.y - box.height / 2 for box in boxes), default=0.0)
+    for box in sorted(boxes, key=lambda box: box.y - box.height / 2):
+        top = box.y - box.height / 2 - shift
+        shift += max(top - bottom - GAP_Y, 0.0)  # an empty band across all layers is closed
+        box.y -= shift
+        bottom = max(bottom, box.y + box.height / 2)
+    return bottom
 
 
 def nearest(wanted: Sequence[float], gaps: Sequence[float]) -> list[float]:

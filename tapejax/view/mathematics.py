@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from html import escape
 
@@ -30,7 +31,8 @@ def mathml(latex: str, letters: Sequence[str] = ()) -> str:
 
 def text(latex: str) -> str:
     """The formula in one line of letters."""
-    return re.sub(r"\s+", " ", _Reader(latex, _Text()).everything()).strip()
+    line = re.sub(r"\s+", " ", _Reader(latex, _Text()).everything()).strip()
+    return unicodedata.normalize("NFC", line)
 
 
 class _Reader:

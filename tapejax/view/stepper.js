@@ -135,12 +135,13 @@ function render({ model, el }) {
   const heat = (value, index, name) => {
     const { rows, cols, block, scale } = value.heat;
     const size = rows === 1 ? [Math.min(cols * 6, 220), 18] : [clamp(cols * 5, 48, 120), clamp(rows * 5, 24, 110)];
-    const each = block[0] * block[1] > 1 ? `, each cell the largest of ${block[0]}×${block[1]}` : "";
+    const coarse = block[0] * block[1] > 1;
+    const each = coarse ? `, each cell the largest of ${block[0]}×${block[1]}` : "";
     const bad = value.bad ? `, ${value.bad} not finite` : "";
     const spoken = `${name} heat map of ${value.dtype}[${value.shape}], norm ${value.norm}, from ${value.min} to ${value.max}${each}${bad}`;
     return `<span class="heat"><canvas data-heat="${index}" data-norm="${value.norm}" width="${cols}" height="${rows}" role="img"
       aria-label="${escape(spoken.trim())}" title="${escape(spoken.trim())}" style="width:${size[0]}px;height:${size[1]}px"></canvas>
-      <small>${shape(value)} · ‖·‖ ${brief(value.norm)}<br>±${brief(scale)}${value.bad ? ` · <b class="bad">${value.bad} not finite</b>` : ""}</small></span>`;
+      <small>${shape(value)} · ‖·‖ ${brief(value.norm)}<br>±${brief(scale)}${coarse ? ` · cell ${block[0]}×${block[1]}` : ""}${value.bad ? ` · <b class="bad">${value.bad} not finite</b>` : ""}</small></span>`;
   };
   const paint = () => {
     const style = getComputedStyle(view);
@@ -208,6 +209,7 @@ function render({ model, el }) {
   const named = (tensor, index, bar) =>
     `<div class="named">${bar ? barred(tensor) : `<span>${escape(label(tensor))}</span>`}<span class="sign">=</span>${drawValue(index, label(tensor))}</div>`;
   const card = (at) => {
+    if (!at && !film.seeds.length) return `<h3><span class="badge">start</span> Nothing to step through</h3>`;
     if (!at)
       return `<h3><span class="badge">start</span> Only the seed is there</h3>
         <p class="lead">Backward reads the tape from its last action to its first. It starts with the gradient of
@@ -230,6 +232,7 @@ function render({ model, el }) {
       <section class="leaves"><h4>Sends on</h4><ul class="sums">${touched.map((tensor) => sumRow(tensor, at)).join("")}${removed}</ul></section>`;
   };
   const spoken = (at) => {
+    if (!at && !film.seeds.length) return "Nothing to step through.";
     if (!at) return `Start. The seed of ${film.roots.map(label).join(", ")}.`;
     const step = steps[at - 1];
     const sums = [...new Set(step.out.map((item) => item[0]))].map((tensor) => {
@@ -306,8 +309,8 @@ function render({ model, el }) {
       const { w, h } = box();
       const inside = (value, middle, half) => clamp(value, middle - half, middle + half);
       const target = {
-        x: inside(state.x, center.x, Math.max(w / 2 / state.scale - 150, 0)),
-        y: inside(state.y, center.y, Math.max(h / 2 / state.scale - 45, 0)),
+        x: w / state.scale >= width ? state.x : inside(state.x, center.x, Math.max(w / 2 / state.scale - 150, 0)),
+        y: h / state.scale >= height ? state.y : inside(state.y, center.y, Math.max(h / 2 / state.scale - 45, 0)),
       };
       cancelAnimationFrame(moving);
       const from = { ...state };
@@ -585,13 +588,13 @@ function skeleton(film) {
     <header><h2>${escape(film.title)}</h2><p>${film.count} action${film.count === 1 ? "" : "s"}${roots ? ` · backward from <b>${roots}</b>` : ""}</p>
       ${button("theme", "light or dark")}</header>
     ${film.notes.map((line) => `<p class="message" role="note">${escape(line)}</p>`).join("")}
-    ${last ? `<div class="controls" role="toolbar" aria-label="Backward pass">
+    <div class="controls" role="toolbar" aria-label="Backward pass" ${last ? "" : "hidden"}>
       <div class="buttons">${button("rewind", "Rewind (home)")}${button("back", "Step back (left arrow)")}${button("play", "Play (space)")}
       ${button("step", "Step (right arrow)")}${button("finish", "To the end (end)")}</div>
       <div class="track"><input class="slider" type="range" min="0" max="${last}" value="0" aria-label="Step of the backward pass"><div class="ticks" aria-hidden="true">${ticks}</div></div>
       <output class="count"></output>
       ${button("sum", "To the next accumulation (a)", "next Σ")}
-      <select class="speed" aria-label="Speed"><option value="2400">slow</option><option value="1200" selected>normal</option><option value="450">fast</option></select></div>` : '<div hidden><i class="count"></i></div>'}
+      <select class="speed" aria-label="Speed"><option value="2400">slow</option><option value="1200" selected>normal</option><option value="450">fast</option></select></div>
     ${film.count ? `<div class="graphs">${figure("overview", film.graph, "", false)}
       ${film.regions.length ? figure("inside", "", '<figcaption><b></b> <span></span> <button type="button" class="collapse">collapse</button></figcaption>', true) : ""}</div>
     <div class="columns"><article class="step" aria-label="The current step"></article>

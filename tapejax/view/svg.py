@@ -110,8 +110,10 @@ def _actions(graph: Graph, actions: Sequence[ActionInfo]) -> str:
     picture = _Picture()
     made: dict[int, int] = {}  # by tensor, the box it comes from
     for action in actions:
-        for number in action.inputs:
-            if number not in made:
+        for number in dict.fromkeys(action.inputs):
+            tensor = graph.tensors[number]
+            # What no gradient flows to is drawn anew for each reader: a long edge would tell nothing.
+            if number not in made or (tensor.leaf and not tensor.wants_gradient):
                 made[number] = _leaf(picture, graph, number)
         outputs = [graph.tensors[number] for number in action.outputs]
         lines = [action.op]

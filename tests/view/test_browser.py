@@ -112,7 +112,9 @@ def test_saved_file(browser, tmp_path):
     page.select_option(".speed", "450")
     page.focus(".view")
     page.keyboard.press(" ")  # play until the end, where it stops by itself
-    page.wait_for_function("() => document.querySelector('#tape > div').shadowRoot.querySelector('.step').dataset.position == '5'")
+    page.wait_for_function(
+        "() => document.querySelector('#tape > div').shadowRoot.querySelector('.step').dataset.position == '5'"
+    )
     page.wait_for_selector('[data-do="play"][aria-pressed="false"]')
 
     page.click("svg.graph [data-action='2']")  # a box, a row, an input
@@ -246,7 +248,10 @@ def jupyter_lab(folder):
 
 def test_live_in_jupyter_lab(browser, tmp_path):
     write_notebook(
-        tmp_path / "live.ipynb", f"{PROGRAM}cursor", 'print("kernel at", cursor.position)', "cursor.jump(0); print('moved')"
+        tmp_path / "live.ipynb",
+        f"{PROGRAM}cursor",
+        'print("kernel at", cursor.position)',
+        "cursor.jump(0); print('moved')",
     )
     with jupyter_lab(tmp_path) as address:
         context = browser.new_context(viewport={"width": 1400, "height": 1200})
