@@ -345,7 +345,10 @@ def run_stepwise(plan: Plan, tensors: Sequence[Tensor]) -> Any:
         return op.at(place, operands)
 
     everything = current_scope().tape.detail == "primitives"
-    recorder = Recorder(apply, everything=everything, ignore_custom_rules=plan.options.ignore_custom_rules)
+    options = plan.options
+    recorder = Recorder(
+        apply, everything=everything, ignore_custom_rules=options.ignore_custom_rules, caller=user_frame(2)
+    )
     return _tree.tree_unflatten(plan.structure, recorder.run(plan.flat_program, tensors))
 
 
