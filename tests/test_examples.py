@@ -43,14 +43,16 @@ def test_maml_equals_jax():
 def test_gradient_penalty_equals_jax():
     penalty = load("02_gradient_penalty")
     p, batch = penalty.start(jax.random.key(0), width=4), penalty.data(jax.random.key(1), n=4)
-    tensors = {name: tj.tensor(value, requires_grad=True) for name, value in p.items()}
-    with tj.Tape():
-        loss = penalty.critic_loss(tensors, *batch)
-        grads = tj.backward(loss)
-    value, judge = jax.jit(jax.value_and_grad(penalty.judge))(p, *batch)
-    np.testing.assert_allclose(loss.value, value, rtol=1e-5)
+    with jax.enable_x64(True):
+        p, batch = jax.tree.map(lambda leaf: leaf.astype("float64"), (p, batch))
+        tensors = {name: tj.tensor(value, requires_grad=True) for name, value in p.items()}
+        with tj.Tape():
+            loss = penalty.critic_loss(tensors, *batch)
+            grads = tj.backward(loss)
+        value, judge = jax.jit(jax.value_and_grad(penalty.judge))(p, *batch)
+    np.testing.assert_allclose(loss.value, value, rtol=1e-10)
     for name, tensor in tensors.items():
-        np.testing.assert_allclose(grads[tensor], judge[name], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(grads[tensor], judge[name], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("stem", ["03_equinox", "04_flax_nnx"])
