@@ -10,7 +10,7 @@ sys.path.insert(0, str(HERE / "extensions"))
 
 project = "tapejax"
 author = "the tapejax authors"
-copyright = "the tapejax authors"  # noqa: A001 (Sphinx's name)
+copyright = "the tapejax authors"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "mathml", "mirrored"]
 exclude_patterns = ["_build", "extensions"]
 suppress_warnings = ["myst.header"]  # a page made by a program may start its parts at any level
