@@ -296,28 +296,33 @@ class CheckpointAction(TapeAction):
                 scope.tape.merge([tape])
             else:
                 actions = tape.take_all(by=f"the backward of {self!r}")
-            self._pull(actions, dict(zip(roots, cts, strict=True)), grads, trail, step)
+            starts = dict(zip(roots, cts, strict=True))
+            del cts
+            self._pull(actions, starts, grads, trail, step)
 
-    def _pull(self, actions: list[Any], cts: dict[int, Any], grads: Gradients, trail: Trail, step: Any) -> None:
+    def _pull(self, actions: list[Any], starts: dict[int, Any], grads: Gradients, trail: Trail, step: Any) -> None:
         """Go back over the second run, no further than its inputs, as if its actions were on the outer tape."""
-        sums = grads._sums
-        own_kind = type(grads) is not Gradients  # somebody who wants to see every insert
         told = all(action.inputs is not None and action.outputs is not None for action in actions)
         wanted = {id.number for id in self.inputs} if told else None
         inner = Gradients()
-        if not own_kind:  # what is there already comes first, so that sums are the same to the last bit
-            inner._sums = {n: sums[n] for n in wanted if n in sums} if wanted is not None else dict(sums)
-        for number, ct in cts.items():
-            if ct is not None:
-                inner.add(number, ct)
-        cts.clear()
-        engine.run(actions, inner, wanted, step=step)
-        for number, gradient in inner._sums.items():
-            if number < trail.start and (wanted is None or number in wanted):
-                if own_kind:
+        if type(grads) is not Gradients:  # somebody's own kind, who wants to see every insert
+            inner._sums = {number: ct for number, ct in starts.items() if ct is not None}
+            engine.run(actions, inner, wanted, step=step)
+            for number, gradient in inner._sums.items():
+                if number < trail.start:
                     grads.insert(TensorId(number), gradient)
-                else:
-                    sums[number] = gradient
+            return
+        # What is there already moves over: sums are then made in the same order as without a checkpoint, and nobody
+        # holds an old one.
+        sums = grads._sums
+        moving = list(sums) if wanted is None else [number for number in wanted if number in sums]
+        inner._sums = {number: sums.pop(number) for number in moving}
+        inner._sums.update((number, ct) for number, ct in starts.items() if ct is not None)
+        starts.clear()
+        try:
+            engine.run(actions, inner, wanted, step=step)
+        finally:
+            sums.update((number, gradient) for number, gradient in inner._sums.items() if number < trail.start)
 
     def _checked(self, result: Any, trail: Trail, tape: RunTape) -> list[int]:
         """The numbers of the results that cotangents belong to; ReplayError if the second run was another one."""

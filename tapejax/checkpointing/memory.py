@@ -25,7 +25,7 @@ from tapejax.tape import current_scope
 from tapejax.where import user_line
 
 _tree = jax.tree_util
-BLOCKS = 64  # into how many pieces a single function is cut at most
+BLOCKS = 32  # into how many pieces a single function is cut at most
 
 
 class Meter(Trail):
