@@ -99,3 +99,10 @@ def test_selective_copying_asks_for_the_symbols_in_order():
     for row, asked in zip(np.asarray(tokens), np.asarray(symbols), strict=True):
         assert row[row < example.SYMBOLS].tolist() == asked.tolist()
         assert (row[-example.ASKED :] == example.MARK).all()
+
+
+def test_wrong_rules_are_named():
+    reports = load("06_verify_custom_rule").main()
+    assert reports["exact"].ok
+    assert reports["shortcut"].first_wrong.worst.input == "argument 0"
+    assert reports["forgotten_sum"].first_wrong.worst.input == "argument 1"

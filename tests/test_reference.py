@@ -131,3 +131,13 @@ def test_torch_names_in_the_table_exist(page):
         found = torch
         for part in path.split("."):
             found = getattr(found, part)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("[0-9]*.py")), ids=lambda path: path.stem)
+def test_the_page_of_examples_names_each(path):
+    assert f"[{path.stem[:2]}]({path.name})" in (ROOT / "examples/README.md").read_text()
+
+
+def test_examples_are_numbered_without_gaps():
+    numbers = [int(path.name[:2]) for path in sorted((ROOT / "examples").glob("[0-9]*.py"))]
+    assert numbers == list(range(1, len(numbers) + 1))
