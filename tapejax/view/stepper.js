@@ -127,7 +127,7 @@ function render({ model, el }) {
     const spoken = escape(`${name} ${value.dtype}[${value.shape}]: ${value.data.map(brief).join(", ")}`.trim());
     if (!value.shape.length)
       return `<span class="scalar" role="img" aria-label="${spoken}">${cell(value.data[0])}</span>`;
-    const columns = Math.max(value.shape.at(-1), 1);
+    const columns = clamp(value.shape.at(-1), 1, value.shape.length === 1 ? 8 : 36); // a vector goes on in a new row
     return `<span class="matrix" role="img" aria-label="${spoken}" style="grid-template-columns:repeat(${columns},auto)">${value.data
       .map(cell)
       .join("")}</span>`;
