@@ -57,6 +57,7 @@ bench: $(VENV)/.installed-bench
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python docs/extensions/offline.py docs/_build/html
 	@echo "see docs/_build/html/index.html"
 
 notebooks: $(VENV)/.installed-notebooks

@@ -54,6 +54,7 @@ nb_execution_timeout = 240
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 nb_mime_priority_overrides = [("*", "text/html", 0)]  # a page cannot run a widget; its HTML it can show
+nb_ipywidgets_js = {}  # and needs no scripts from elsewhere for it
 
 tutorial = HERE / "tutorial"
 tutorial.mkdir(exist_ok=True)

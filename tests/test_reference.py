@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -141,3 +142,21 @@ def test_the_page_of_examples_names_each(path):
 def test_examples_are_numbered_without_gaps():
     numbers = [int(path.name[:2]) for path in sorted((ROOT / "examples").glob("[0-9]*.py"))]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_pages_that_ask_the_network_are_seen(tmp_path, capsys):
+    spec = importlib.util.spec_from_file_location("offline", ROOT / "docs/extensions/offline.py")
+    offline = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(offline)
+    assert offline.main(str(tmp_path)) == 1  # no pages at all
+    page = tmp_path / "page.html"
+    page.write_text('<a href="https://example.org">a link</a><script src="_static/theme.js"></script>')
+    assert offline.main(str(tmp_path)) == 0
+    for bad in (
+        '<script async src="https://example.org/a.js">',
+        '<link rel="stylesheet" type="text/css" href="//example.org/a.css">',
+        "<style>@font-face { src: url(https://example.org/a.woff2) }</style>",
+    ):
+        page.write_text(bad)
+        assert offline.main(str(tmp_path)) == 1
+    assert "example.org" in capsys.readouterr().out
