@@ -270,7 +270,7 @@ class Check:
         """One input along a random direction; keeps the worse of this and `before`."""
         gradient, value = wide_numpy(grads[position]), wide_numpy(self.subject.values[position])
         rng = np.random.default_rng([seed, position, 2])
-        direction = _scaled(random_like(value, rng), value)
+        direction = self.subject.allowed_move(position, _scaled(random_like(value, rng), value))
         bad = ~np.isfinite(gradient)
         if bad.any():
             return self._not_finite(position, line, gradient, bad)
@@ -330,7 +330,7 @@ class Check:
         flat = direction.reshape(-1)
 
         def error(mask: np.ndarray) -> float:
-            part = np.where(mask, flat, 0).reshape(direction.shape)
+            part = self.subject.allowed_move(position, np.where(mask, flat, 0).reshape(direction.shape))
             size = float(np.sqrt(np.sum(np.abs(gradient * part) ** 2)))
             found = _measure(line, position, part, size, by_step)
             return abs(float(np.sum(gradient * part).real) - found.value)
@@ -339,6 +339,7 @@ class Check:
         index = index_of(element, direction.shape)
         unit = np.zeros(direction.shape, direction.dtype)
         unit[index] = direction[index]
+        unit = self.subject.allowed_move(position, unit)
         found = _measure(line, position, unit, abs(gradient[index] * direction[index]), by_step)
         got, expected = float((gradient * unit).sum().real), found.value
         step = 1.0

@@ -32,7 +32,7 @@ STYLE = """
 .tj-report td.number,.tj-report th.number{text-align:right}
 .tj-report td.mono,.tj-report code{font-family:ui-monospace,"SF Mono",Menlo,Consolas,monospace;font-size:12.5px}
 .tj-report tr.wrong td{background:var(--bad-band);color:var(--ink)}.tj-report tr.total td{font-weight:650;background:var(--band)}
-.tj-report td.word{font-weight:600}
+.tj-report td.word{font-weight:600}.tj-report tr.wrong td.word.wrong{color:var(--bad)}
 .tj-report dl{display:grid;grid-template-columns:max-content 1fr;gap:6px 16px;margin:0}
 .tj-report dt{font-weight:600;color:var(--soft)}.tj-report dt.wrong{color:var(--bad)}
 .tj-report dd{margin:0;overflow-wrap:anywhere}

@@ -161,6 +161,8 @@ class Report(Findings):
 
     def remarks(self) -> list[tuple[str, str]]:
         found = []
+        if self.culprit is not None:
+            found.append(("culprit", self.culprit.verdict_line.removeprefix("WRONG: ")))
         for row in self.wrong:
             place = "" if row.index is None else f" at {list(row.index)}"
             values = "" if row.expected is None else f"got {value(row.got)}, expected {value(row.expected)}"
@@ -172,11 +174,11 @@ class Report(Findings):
             elif row.verdict == RIGHT and row.note:
                 found.append(("note", f"{row.input}: {row.note}"))
         found += [("kink", str(kink)) for kink in self.kinks]
-        reasons = dict.fromkeys(f"{number(row.tolerance)} because {row.reason}" for row in self.rows if row.reason)
+        reasons = dict.fromkeys(
+            f"{number(row.tolerance)} against {row.against}: {row.reason}" for row in self.rows if row.reason
+        )
         found += [("tolerance", reason) for reason in reasons]
         found += [("note", note) for note in self.notes]
-        if self.culprit is not None:
-            found.append(("culprit", self.culprit.verdict_line.removeprefix("WRONG: ")))
         return list(dict.fromkeys(found))
 
     def __str__(self) -> str:

@@ -94,6 +94,10 @@ class Subject:
         flat.__name__ = name
         return cls(name, names, flat, flat, values)
 
+    def allowed_move(self, position: int, direction: np.ndarray) -> np.ndarray:
+        """The part of a direction along which the input may move."""
+        return direction
+
     def derivative(self, cts: Sequence[Any]) -> Subject:
         """The function's gradient under given cotangents, as the next subject."""
 
@@ -312,16 +316,15 @@ def _labels(function: Callable[..., Any], count: int) -> list[str]:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         parameters = []
-    labels = []
-    for position in range(count):
-        at = min(position, len(parameters) - 1)
-        if at < 0:
-            labels.append(f"argument {position}")
-        elif parameters[at].kind is inspect.Parameter.VAR_POSITIONAL:
-            labels.append(f"{parameters[at].name}[{position - at}]")
-        else:
-            labels.append(parameters[position].name if position < len(parameters) else f"argument {position}")
-    return labels
+    kinds = [parameter.kind for parameter in parameters]
+    star = kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else len(kinds)
+
+    def label(position: int) -> str:
+        if position >= star and star < len(kinds):
+            return f"{parameters[star].name}[{position - star}]"
+        return parameters[position].name if position < star else f"argument {position}"
+
+    return [label(position) for position in range(count)]
 
 
 def _numbers(wrt: Any, count: int) -> tuple[int, ...]:

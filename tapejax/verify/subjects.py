@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core as jex_core
 
 from tapejax import compat
@@ -22,6 +23,10 @@ from tapejax.verify.watch import Seen, custom_name
 _leaves = jax.tree_util.tree_leaves
 
 
+# These take their operand to be symmetric, and read a half of it: it must stay so when it moves.
+SYMMETRIC = {"cholesky", "eigh", "tridiagonal"}
+
+
 class PlanSubject(Subject):
     """The op of a plan; its opinion is the plan's own backward."""
 
@@ -34,8 +39,12 @@ class PlanSubject(Subject):
         names = [f"input {position}" for position in range(plan.n_in)]
         super().__init__(plan.name, names, flat, flat, list(values))
         self.positions = [position for position, wanted in enumerate(plan.wrt) if wanted]
+        self.symmetric = [eqn.name for eqn in plan.flat_program.eqns] in ([name] for name in SYMMETRIC)
 
     _insists_on_tensors = False
+
+    def allowed_move(self, position, direction):
+        return (direction + np.conj(np.swapaxes(direction, -1, -2))) / 2 if self.symmetric else direction
 
     def by_tape(self, values):
         plan = self.plan

@@ -178,12 +178,12 @@ def _linear_solve(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
     before = lengths.matvec + lengths.vecmat
     matrix, factors, b = values[: lengths.matvec], values[before : before + lengths.solve], values[sum(lengths) :]
     x = _inside(jaxprs.solve, [*factors, *b], real)
-    if "while" in {inner.primitive.name for inner, _ in equations(flatten(jaxprs.solve))}:
-        # An iterative solver stops when it is near enough; its derivative is that of the exact solution.
-        for _ in range(REFINEMENTS):
-            rest = [part - done for part, done in zip(b, _inside(jaxprs.matvec, [*matrix, *x], real), strict=True)]
-            step = _inside(jaxprs.solve, [*factors, *rest], real)
-            x = [part + more for part, more in zip(x, step, strict=True)]
+    # The solution for this very matrix: an iterative solver stops when it is near enough, and where the equation is
+    # checked by itself, the matrix moves while the factors stay.
+    for _ in range(REFINEMENTS):
+        rest = [part - done for part, done in zip(b, _inside(jaxprs.matvec, [*matrix, *x], real), strict=True)]
+        step = _inside(jaxprs.solve, [*factors, *rest], real)
+        x = [part + more for part, more in zip(x, step, strict=True)]
     return x
 
 

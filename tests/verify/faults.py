@@ -188,7 +188,7 @@ WRONG_CUSTOM = [
     WrongCustom("right value, wrong dtype", custom(jnp.sin, lambda ct, x: ((ct * jnp.cos(x)).astype(jnp.float16),)), (X,)),
     WrongCustom("wrong shape", custom(lambda x: x.sum(0), lambda ct, x: (ct,)), (M,)),
     WrongCustom("state space model, off by one", custom(ssm, lambda ct, *args: ssm_backward(ct, *args, lag=0)), (X, Y, array(4, seed=3))),
-    WrongCustom("cumulative sum, not reversed", custom(jnp.cumsum, lambda ct, x: (jnp.cumsum(ct),)), (X,)),
+    WrongCustom("cumulative sum, not reversed", custom(lambda x: jnp.cumsum(x), lambda ct, x: (jnp.cumsum(ct),)), (X,)),
     WrongCustom("layer norm, shortcut", custom(layer_norm, layer_norm_backward), (M, array(4))),
     WrongCustom("softmax, diagonal only", custom(lambda x: jax.nn.softmax(x), softmax_backward), (X,)),
     WrongCustom("zero", custom(lambda x: x**3, lambda ct, x: (jnp.zeros_like(x),)), (X,)),
@@ -207,3 +207,72 @@ def planted(fault: WrongRule, monkeypatch: Any) -> None:
     """Put the wrong rule in place until the test ends."""
     key = fault.primitive if fault.primitive in TABLE else fault.primitive.name
     monkeypatch.setitem(TABLE, key, fault.plant())
+
+
+# --- the table in docs/check-grads-comparison.md ---------------------------------------------------------------
+
+
+def with_tape_gradient(fault: WrongRule) -> Callable[..., Any]:
+    """The function with the gradient that tapejax gives while the fault is planted, as jax sees it."""
+    import tapejax as tj
+
+    return custom(fault.function, lambda ct, *args: tj.vjp(fault.function, *args)[1](ct))
+
+
+def said_by_check_grads(function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
+    """The last words of jax's own checker, in one line; empty if it finds nothing."""
+    from jax.test_util import check_grads
+
+    try:
+        check_grads(function, arguments, order=1, modes=["rev"])
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        wanted = [line for line in lines if line.startswith(("VJP", "Max relative", "Custom VJP", "the rule"))]
+        text = "; ".join(wanted or lines[:1]) if isinstance(error, AssertionError) else f"{type(error).__name__}: {lines[0]}"
+        return text[:110]
+    return ""
+
+
+def said_by_tapejax(report: Any) -> str:
+    first = report.first_wrong
+    row = first.worst
+    place = f"{row.input}{f' at {list(row.index)}' if row.index is not None else ''}"
+    name = f"`{first.op}`" if hasattr(first, "op") else f"rule of `{first.name}`"
+    note = row.note if row.expected is None or not row.note else row.note
+    return f"{name}, {place}{f': {note}' if note else ''}"[:150]
+
+
+def table() -> str:
+    """Every fault, what check_grads says about it, and what tapejax says."""
+    import tapejax as tj
+
+    rows = ["| fault | `check_grads` | what it says | tapejax |", "| --- | --- | --- | --- |"]
+    found = 0
+    for fault in [*WRONG_RULES, *WRONG_CUSTOM]:
+        if isinstance(fault, WrongRule):
+            key = fault.primitive if fault.primitive in TABLE else fault.primitive.name
+            right, TABLE[key] = TABLE[key], fault.plant()
+            try:
+                said = said_by_check_grads(with_tape_gradient(fault), fault.arguments)
+                whole = tj.lift(lambda *args, f=fault: f.function(*args), name="scans")
+                opened = (fault.function, "primitives") if fault.op != "scan" else (whole, "ops")
+                report = tj.verify_tape(opened[0], *fault.arguments, detail=opened[1])
+            finally:
+                TABLE[key] = right
+        else:
+            said = said_by_check_grads(fault.function, fault.arguments)
+            report = tj.verify_custom_rule(fault.function, *fault.arguments)
+        found += bool(said)
+        escaped = said.replace("|", "\\|")
+        kind = "rule" if isinstance(fault, WrongRule) else "custom_vjp"
+        words = said_by_tapejax(report) if not report.ok else "not found"
+        rows.append(f"| {kind}: {fault.name} | {'finds it' if said else '**passes it**'} | {escaped} | {words} |")
+    total = len(WRONG_RULES) + len(WRONG_CUSTOM)
+    missed = sum(row.endswith("| not found |") for row in rows)
+    rows.append("")
+    rows.append(f"`check_grads` finds {found} of {total}; tapejax finds {total - missed} of {total}. (jax {jax.__version__})")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    print(table())
