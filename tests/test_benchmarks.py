@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from benchmarks import bars, report, sampling
+from benchmarks import bars, report, sampling, ssm
 from benchmarks.agreement import Disagreement, check
 from benchmarks.contestants import FAMILY, PLACES, load
 from benchmarks.workers import Desk
@@ -142,3 +142,14 @@ def test_the_report_goes_between_the_markers_of_a_page():
     assert report.fill(filled, "new") == report.fill(page, "new")
     with pytest.raises(ValueError, match="figures"):
         report.fill("no markers", "new")
+
+
+def test_the_curve_of_the_state_space_example_is_a_picture():
+    from xml.etree import ElementTree
+
+    picture = ElementTree.fromstring(ssm.curve([(2.0 - i / 20, i / 40) for i in range(40)], window=10))
+    loss, right = (line.get("points").split() for line in picture.iter("{http://www.w3.org/2000/svg}polyline"))
+    height = lambda point: float(point.split(",")[1])
+    assert len(loss) == len(right) == 4
+    assert height(loss[0]) < height(loss[-1])  # downwards in an SVG is up
+    assert height(right[0]) > height(right[-1])
