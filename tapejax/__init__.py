@@ -16,7 +16,6 @@ from tapejax.checkpointing import (
     sequential,
 )
 from tapejax.compile import jit, vmap
-from tapejax.cursor import Cursor
 from tapejax.custom_op import custom_op
 from tapejax.engine import backward
 from tapejax.errors import TapejaxError
@@ -85,6 +84,7 @@ __all__ = [
 
 _NAMESPACES = ("lax", "nn", "numpy", "random", "scipy", "testing", "verify")
 _LATE = {  # functions whose modules are imported when they are first asked for
+    "Cursor": "tapejax.cursor",
     "compare": "tapejax.verify.twins",
     "compare_precision": "tapejax.verify.twins",
     "verify_custom_rule": "tapejax.verify.custom",

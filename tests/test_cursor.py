@@ -68,6 +68,18 @@ def own_ops():
     return tape, loss
 
 
+def checkpointed():
+    x, w = (tj.tensor(data, requires_grad=True) for data in ([0.3, -0.7], [1.5, 2.0]))
+
+    def layer(h):
+        return tj.numpy.tanh(h * w) + tj.numpy.sin(h)
+
+    with tj.Tape() as tape:
+        h = tj.checkpoint(layer, x)
+        loss = (tj.checkpoint(layer, h) * w).sum()
+    return tape, loss
+
+
 def half_precision():
     x = tj.tensor(np.linspace(-1, 1, 33), dtype=jnp.bfloat16, requires_grad=True)
     with tj.Tape() as tape:
@@ -85,7 +97,7 @@ def many_small():
     return tape, loss
 
 
-PROGRAMS = [mlp, scalar, loop, unknown_length, own_ops, half_precision, many_small]
+PROGRAMS = [mlp, scalar, loop, unknown_length, own_ops, checkpointed, half_precision, many_small]
 
 
 def same(found, expected):

@@ -32,7 +32,7 @@ def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
     count = len(cursor.actions) - first
     pages = _Pages(CELLS if count <= 150 else CELLS // 2)
     seeds, steps, error = _steps(cursor, count, pages)
-    graph = graph_of(cursor.actions[first:], cursor.names, first, pages.observed)
+    graph = graph_of(cursor.actions[first:], cursor.names, first, pages.observed, pages.gradients)
     notes = []
     if first:
         notes.append(
@@ -74,6 +74,7 @@ class _Pages:
         self.values: list[Any] = []
         self.rules: list[Any] = []
         self.observed: dict[int, tuple[Any, Any]] = {}  # what actions read and added that do not tell
+        self.gradients: dict[int, Any] = {}
         self._seen: dict[int, tuple[int, Any]] = {}
         self._known: dict[Any, int] = {}
 
@@ -114,8 +115,9 @@ def _steps(cursor: Cursor, count: int, pages: _Pages) -> tuple[list[Any], list[A
             step = cursor.step()
             assert step is not None
             if getattr(step.action, "outputs", None) is None:
-                added = {term.id: term.value for term in step.outgoing}
-                pages.observed[step.index] = (list(added.items()), list(step.incoming.items()))
+                added = dict.fromkeys(term.id for term in step.outgoing)
+                pages.observed[step.index] = (list(added), list(step.incoming))
+            pages.gradients.update((term.id.number, term.value) for term in step.outgoing)
             steps.append(
                 {
                     "action": step.index,

@@ -142,6 +142,10 @@ _put("det", r"y = \det x", rf"{X} += {Y} y \, x^{{-\top}}")
 _put("Alias", r"y = x", rf"{X} += {Y}")
 
 
+# Actions of the library itself that stand for more than one op.
+_OWN = {"CheckpointAction": "Runs its function again from its inputs, and goes back through what that records."}
+
+
 @dataclass(slots=True)
 class Formula:
     """A rule to show. LaTeX in `forward` and `backward`, words in `notes`, code in `source`."""
@@ -250,6 +254,8 @@ def _of_ones_own(action: TapeAction) -> Formula:
     function = getattr(custom, "_backward", None) or type(action).backward
     doc = inspect.getdoc(function) if function.__doc__ else inspect.getdoc(type(action))
     doc = "" if doc == inspect.getdoc(TapeAction) or doc == inspect.getdoc(TapeAction.backward) else doc or ""
+    if type(action).__module__.startswith("tapejax.") and custom is None:
+        return Formula(notes=[_OWN.get(name) or doc.partition("\n")[0]])
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):

@@ -88,7 +88,7 @@ class Graph:
     regions: list[Region] = field(default_factory=list)  # empty: few enough to be shown as they are
 
 
-Observed = Mapping[int, tuple[Sequence[tuple[TensorId, Any]], Sequence[tuple[TensorId, Any]]]]
+Observed = Mapping[int, tuple[Sequence[TensorId], Sequence[TensorId]]]
 
 
 def graph_of(
@@ -96,11 +96,13 @@ def graph_of(
     names: Mapping[int, str] | None = None,
     first: int = 0,
     observed: Observed | None = None,
+    gradients: Mapping[int, Any] | None = None,
 ) -> Graph:
     """The graph of some actions.
 
     names: what the user calls tensors, by number. first: the first action's place on the tape.
-    observed: for actions that do not say what they read and made, what they were seen to (with gradients).
+    observed: for actions that do not say what they read and made, what they were seen to.
+    gradients: those that are known, which tell the shapes that actions do not.
     """
     names, observed = names or {}, observed or {}
     tensors: dict[int, TensorInfo] = {}
@@ -115,14 +117,12 @@ def graph_of(
         inputs: list[TensorId] = list(getattr(action, "inputs", None) or ())
         outputs: list[TensorId] = list(getattr(action, "outputs", None) or ())
         seen_in, seen_out = observed.get(index, ((), ()))
-        inputs += [id for id, _ in seen_in if id not in inputs]
-        outputs += [id for id, _ in seen_out if id not in outputs]
+        inputs += [id for id in seen_in if id not in inputs]
+        outputs += [id for id in seen_out if id not in outputs]
         for id in inputs:
             seen(id)
         for id in outputs:
             seen(id).leaf = False
-        for id, gradient in (*seen_in, *seen_out):
-            tensors[id.number].shape, tensors[id.number].dtype = tuple(gradient.shape), str(gradient.dtype)
         _shapes(action, inputs, outputs, tensors)
         infos.append(
             ActionInfo(
@@ -136,6 +136,9 @@ def graph_of(
                 function_of(action),
             )
         )
+    for number, like in (gradients or {}).items():  # of the tensor's own shape and dtype
+        if number in tensors and tensors[number].shape is None:
+            tensors[number].shape, tensors[number].dtype = tuple(like.shape), str(like.dtype)
     for info in infos:
         info.text = _TENSOR.sub(lambda found: _name(found, tensors), info.text)
     return Graph(infos, tensors, regions_of(infos, actions) if len(infos) > REGIONS_ABOVE else [])
@@ -153,8 +156,8 @@ def op_of(action: TapeAction) -> str:
     """The op's short name: `tanh`, or the class of an action of one's own."""
     if isinstance(action, OpAction):
         return action.plan.name
-    custom = getattr(action, "custom", None)
-    return getattr(custom, "name", type(action).__name__)
+    found = re.match(r"%\d+(?: %\d+)* = (.+?)(?: %\d|$)", repr(action))  # as the library's own are printed
+    return found[1] if found else type(action).__name__
 
 
 def function_of(action: TapeAction) -> str:
