@@ -12,16 +12,22 @@ project = "tapejax"
 author = "the tapejax authors"
 copyright = "the tapejax authors"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "mathml", "mirrored"]
-exclude_patterns = ["_build", "extensions"]
+exclude_patterns = ["_build", "extensions", "static"]
 suppress_warnings = ["myst.header"]  # a page made by a program may start its parts at any level
 
 # --- the look: everything comes with the theme, nothing from elsewhere --------------------------------------
 html_theme = "sphinx_book_theme"
 html_title = "tapejax"
-html_theme_options = {"show_toc_level": 2, "use_download_button": False, "use_fullscreen_button": False}
+html_theme_options = {
+    "show_toc_level": 2,
+    "navbar_persistent": [],  # the side bar has the search already
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+}
+html_static_path = ["static"]
+html_css_files = ["formulas.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
-templates_path: list[str] = []
 
 # --- pages ------------------------------------------------------------------------------------------------
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist", "attrs_inline"]
@@ -31,7 +37,6 @@ default_role = "literal"  # `x` in a docstring is code
 # --- reference --------------------------------------------------------------------------------------------
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_default_options = {"show-inheritance": False}
 add_module_names = False
 
 
@@ -69,9 +74,10 @@ for copied in tutorial.glob("*.ipynb"):
 
 # --- links ------------------------------------------------------------------------------------------------
 def inside(app, docname, source):
-    """Links that are right in the repository, made right in the built pages."""
+    """Links that are right in the repository, made right in the built pages; and no blank line after a session."""
     depth = "../" * docname.count("/")
-    source[0] = source[0].replace(f"({depth}../notebooks/", f"({depth}tutorial/")
+    if not docname.startswith("tutorial/"):
+        source[0] = source[0].replace(f"({depth}../notebooks/", f"({depth}tutorial/").replace("\n\n```\n", "\n```\n")
 
 
 def setup(app):

@@ -22,7 +22,7 @@ def inline(translator, node):
 
 
 def block(translator, node):
-    translator.body.append(f'<div class="math">{formula(node, True)}</div>\n')
+    translator.body.append(f'<div class="formula">{formula(node, True)}</div>\n')
     raise SkipNode
 
 
