@@ -50,6 +50,8 @@ __all__ = [
     "checkpoint_name",
     "clip_by_norm",
     "clip_by_value",
+    "compare",
+    "compare_precision",
     "current_tape",
     "custom_op",
     "elementwise_grad",
@@ -78,6 +80,9 @@ __all__ = [
     "take",
     "tensor",
     "value_and_grad",
+    "verify",
+    "verify_custom_rule",
+    "verify_tape",
     "vjp",
     "vmap",
 ]

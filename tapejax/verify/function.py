@@ -292,6 +292,8 @@ class Check:
             if found.kind != "smooth" and found.kind == "kink":
                 return self._kinks(position, line, direction, size)
             scale = max(abs(found.value), size, 1e-300)
+            if reason != tolerance.reason and allowed > 0.5 * scale:
+                return {"against": against, "verdict": UNCHECKED, "note": f"no digit of it can be trusted: {reason}"}
             result = {
                 "against": against, "verdict": RIGHT, "max_abs": apart, "max_rel": apart / scale,
                 "tolerance": max(tolerance.rtol, allowed / scale if reason != tolerance.reason else 0), "reason": reason,
