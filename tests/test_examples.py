@@ -102,7 +102,26 @@ def test_selective_copying_asks_for_the_symbols_in_order():
 
 
 def test_wrong_rules_are_named():
-    reports = load("06_verify_custom_rule").main()
+    reports = load("08_verify_custom_rule").main()
     assert reports["exact"].ok
     assert reports["shortcut"].first_wrong.worst.input == "argument 0"
     assert reports["forgotten_sum"].first_wrong.worst.input == "argument 1"
+
+
+def test_a_long_recurrence_equals_jax():
+    example = load("06_checkpoint")
+    losses, p = example.train(steps=400, rounds=3)
+    xs, ys = example.data(jax.random.key(0), 400)
+
+    def judge(p):
+        _, error = example.advance.function(p, (jax.numpy.zeros(8), 0.0), xs, ys)
+        return error / len(xs)
+
+    judged, wanted = example.start(), []
+    for _ in range(3):
+        value, gradient = jax.jit(jax.value_and_grad(judge))(judged)
+        judged = jax.tree.map(lambda leaf, g: leaf - 0.3 * g, judged, gradient)
+        wanted.append(float(value))
+    np.testing.assert_allclose(losses, wanted, rtol=1e-4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), p, judged)
+    assert losses[-1] < losses[0]

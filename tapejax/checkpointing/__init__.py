@@ -1,14 +1,14 @@
 """Checkpoints: keep the inputs of a function, not what it computes on the way, and run it again in backward.
 
-    core        checkpoint: the first run, the action, the run again
-    run         a tape for such a run, and the trail that it leaves
-    moment      the state that both runs see: generators, jax's settings
-    digest      64 bits that stand for an array
-    blame       what a run that differs read, and where it first did
-    traced      under jit, vmap, grad and scan, and with a policy: jax.checkpoint
-    sequential  chains: sqrt and binomial schedules
-    memory      what a function keeps, and a schedule that fits a budget
-    saved       hooks on what actions keep: in host memory, on disk
+core        checkpoint: the first run, the action, the run again
+run         a tape for such a run, and the trail that it leaves
+moment      the state that both runs see: generators, jax's settings
+digest      64 bits that stand for an array
+blame       what a run that differs read, and where it first did
+traced      under jit, vmap, grad and scan, and with a policy: jax.checkpoint
+sequential  chains: sqrt and binomial schedules
+memory      what a function keeps, and a schedule that fits a budget
+saved       hooks on what actions keep: in host memory, on disk
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from tapejax.checkpointing.digest import same
 from tapejax.checkpointing.run import Trail
 from tapejax.plan import Plan
 from tapejax.tensor import Tensor
+from tapejax.where import shown
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _SKIPPED = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
@@ -47,7 +48,7 @@ def _python(function: Any) -> types.FunctionType | None:
     function = getattr(function, "__wrapped__", function)
     function = getattr(function, "__func__", function)
     if not isinstance(function, types.FunctionType):
-        function = getattr(type(function), "__call__", None)
+        function = vars(type(function)).get("__call__")
     return function if isinstance(function, types.FunctionType) else None
 
 
@@ -115,11 +116,11 @@ def _line_of(code: types.CodeType, name: str) -> str:
         position = instruction.positions.lineno if instruction.positions is not None else None
         line = position or line
         if instruction.argval == name and instruction.opname.startswith("LOAD"):
-            return f"{code.co_filename}:{line}"
+            return f"{shown(code.co_filename)}:{line}"
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType) and name in _global_names(constant) + constant.co_freevars:
             return _line_of(constant, name)
-    return f"{code.co_filename}:{code.co_firstlineno}"
+    return f"{shown(code.co_filename)}:{code.co_firstlineno}"
 
 
 class Difference:
@@ -136,9 +137,9 @@ def first_difference(before: Trail, after: Trail) -> Difference | None:
     for index, (old, new) in enumerate(zip(before.ops, after.ops, strict=False)):
         if not _same_op(old, new):
             return Difference(index, _name(new), after.line(index), f"in place of {_name(old)}")
-        if before.digests is not None and after.digests is not None and before.digests[index] and after.digests[index]:
-            if not all(map(same, before.digests[index], after.digests[index])):
-                return Difference(index, _name(new), after.line(index), "the first whose result differs")
+        # A digest is missing where one of the runs was not looked at in detail: map then compares nothing.
+        if not all(map(same, before.digest(index), after.digest(index))):
+            return Difference(index, _name(new), after.line(index), "the first whose result differs")
     if len(before.ops) > len(after.ops):
         index = len(after.ops)
         return Difference(index, _name(before.ops[index]), before.line(index), "which ran in the first run only")

@@ -46,11 +46,10 @@ def checkpoint(
     >>> x = tj.tensor([0.0, 1.0], requires_grad=True)
     >>> with tj.Tape() as tape:
     ...     y = tj.checkpoint(lambda x: tnp.exp(tnp.sin(x)).sum(), x)
-    >>> print(tape)
-    <tape 1: 1 action>
-       0  %2 = checkpoint <lambda> %1
+    >>> [action.op for action in tape]
+    ['Checkpoint']
     >>> tape.backward(y)[x]
-    Array([1.       , 1.2534108], dtype=float32)
+    Array([1.       , 1.2533807], dtype=float32)
     """
     if not (inputs or options):
         raise ArgumentError(
@@ -394,5 +393,7 @@ def _other_reads(before: Sequence[TensorId], after: dict[int, TensorId]) -> str:
     old = {id.number for id in before}
     gone = [repr(id) for id in before if id.number not in after]
     new = [repr(id) for number, id in after.items() if number not in old]
-    parts = [f"it read {', '.join(new)}, which it had not"] * bool(new) + [f"it did not read {', '.join(gone)}"] * bool(gone)
+    parts = [f"it read {', '.join(new)}, which it had not"] * bool(new) + [f"it did not read {', '.join(gone)}"] * bool(
+        gone
+    )
     return "; ".join(parts) + " (recorded Tensors from outside)"

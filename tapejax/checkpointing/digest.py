@@ -44,7 +44,9 @@ def same(before: Any, after: Any) -> bool:
 def _digest(value: Any) -> Any:
     words = _words(value)
     place = lax.iota(jnp.uint32, words.size)
-    total = lambda salt: jnp.sum(_mix(words ^ _mix(place * jnp.uint32(0x9E3779B1) + jnp.uint32(salt))), dtype=jnp.uint32)
+    total = lambda salt: jnp.sum(
+        _mix(words ^ _mix(place * jnp.uint32(0x9E3779B1) + jnp.uint32(salt))), dtype=jnp.uint32
+    )
     return jnp.stack([total(0x243F6A88), total(0x85A308D3)])
 
 
@@ -61,15 +63,16 @@ def _words(value: Any) -> Any:
         value = jax.random.key_data(value)
     if jnp.issubdtype(value.dtype, jnp.complexfloating):
         value = jnp.stack([value.real, value.imag])
-    if value.dtype == jnp.bool_ or jnp.dtype(value.dtype).itemsize < 2:
-        if jnp.issubdtype(value.dtype, jnp.floating):
-            value = lax.bitcast_convert_type(value, jnp.uint8) if _bits(value.dtype) == 8 else value.astype(jnp.float32)
-    if not jnp.issubdtype(value.dtype, jnp.floating) and jnp.dtype(value.dtype).itemsize < 4:
-        return value.astype(jnp.uint32).reshape(-1)
-    if _bits(value.dtype) == 16:
-        return lax.bitcast_convert_type(value, jnp.uint16).astype(jnp.uint32).reshape(-1)
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        if jnp.dtype(value.dtype).itemsize < 4:
+            return value.astype(jnp.uint32).reshape(-1)
+    elif _bits(value.dtype) < 8:
+        value = value.astype(jnp.float32)
+    elif _bits(value.dtype) < 32:
+        width = {8: jnp.uint8, 16: jnp.uint16}[_bits(value.dtype)]
+        return lax.bitcast_convert_type(value, width).astype(jnp.uint32).reshape(-1)
     return lax.bitcast_convert_type(value, jnp.uint32).reshape(-1)  # 64 bits give two words
 
 
 def _bits(dtype: Any) -> int:
-    return jnp.finfo(dtype).bits if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).bits
+    return jnp.finfo(dtype).bits

@@ -6,6 +6,7 @@ that several ops keep counts once; the given arguments and the tensors closed ov
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,13 @@ from typing import Any
 import jax
 
 from tapejax.checkpointing.run import RunTape, Trail, run
-from tapejax.checkpointing.sequential import Sequential, evaluations, repetitions, DEEPEST
+from tapejax.checkpointing.sequential import DEEPEST, Sequential, evaluations, repetitions
 from tapejax.errors import ArgumentError
 from tapejax.lift import Lifted, as_tensor, is_data, is_tensor
 from tapejax.plan import Plan
 from tapejax.program import Program, run_eqns, trace
 from tapejax.reverse import Options
 from tapejax.surface import functions
-from tapejax.tape import current_scope
 from tapejax.where import user_line
 
 _tree = jax.tree_util
@@ -69,7 +69,9 @@ def _measured(chain: Sequence[Callable[..., Any]], inputs: tuple[Any, ...]) -> t
         nonlocal inputs
         given = {id(tensor.value) for tensor in tensors}
         for function in chain:
-            states.append(sum(leaf.nbytes for leaf in _leaves(inputs) if is_tensor(leaf) and id(leaf.value) not in given))
+            states.append(
+                sum(leaf.nbytes for leaf in _leaves(inputs) if is_tensor(leaf) and id(leaf.value) not in given)
+            )
             before = meter.kept
             inputs = (function(*inputs),)
             kept.append(meter.kept - before)
@@ -110,7 +112,9 @@ class MemoryPlan:
         rows = [f"budget {self.budget_bytes:,} bytes, {self.pieces} pieces: {self.chosen.name}"]
         for candidate in self.candidates:
             mark = "*" if candidate is self.chosen else "+" if candidate.bytes <= self.budget_bytes else " "
-            rows.append(f" {mark} {candidate.name:<22} {candidate.bytes:>14,} bytes {candidate.evaluations:>8} forward runs")
+            rows.append(
+                f" {mark} {candidate.name:<22} {candidate.bytes:>14,} bytes {candidate.evaluations:>8} forward runs"
+            )
         return "\n".join(rows)
 
     def __repr__(self) -> str:
@@ -118,7 +122,11 @@ class MemoryPlan:
 
 
 def plan_memory(
-    function: Callable[..., Any] | Sequence[Callable[..., Any]], args: Any, budget_bytes: int, *, verify: Any = "outputs"
+    function: Callable[..., Any] | Sequence[Callable[..., Any]],
+    args: Any,
+    budget_bytes: int,
+    *,
+    verify: Any = "outputs",
 ) -> MemoryPlan:
     """Choose checkpoints such that what is kept for backward fits the budget, and as little as possible runs again.
 
@@ -129,28 +137,24 @@ def plan_memory(
     >>> import tapejax as tj, tapejax.numpy as tnp
     >>> x = tj.tensor([1.0] * 256, requires_grad=True)
     >>> plan = tj.plan_memory([tnp.sin] * 16, (x,), budget_bytes=8 * 1024)
-    >>> print(plan)  # doctest: +ELLIPSIS
-    budget 8,192 bytes, 16 pieces: 4 segments
+    >>> print(plan)
+    budget 8,192 bytes, 16 pieces: 2 segments
        none                           15,360 bytes       16 forward runs
+     * 2 segments                      8,192 bytes       24 forward runs
+     + 3 segments                      7,168 bytes       26 forward runs
     ...
-     * 4 segments  ...
     >>> plan(x).shape
     (256,)
     """
     args = args if isinstance(args, tuple) else tuple(args) if isinstance(args, list) else (args,)
     if not isinstance(budget_bytes, int) or budget_bytes < 1:
         raise ArgumentError(f"a budget is a number of bytes, not {budget_bytes!r}", at=user_line())
-    whole = None
-    if isinstance(function, (list, tuple)):
-        chain, inputs, outward = list(function), args, lambda state: state
-    else:
-        cut = Cut(function, args)
-        chain, inputs, outward = cut.blocks, (cut.state(args),), cut.outward
-        whole = function, cut
-    kept, states = _measured(chain, inputs)
+    cut = None if isinstance(function, (list, tuple)) else Cut(function, args)
+    chain: list[Callable[..., Any]] = list(function) if cut is None else cut.blocks
+    kept, states = _measured(chain, args if cut is None else (cut.state(args),))
     candidates = _candidates(kept, states)
-    if whole is not None:  # left alone, it keeps what its own ops keep
-        alone, _ = _measured([function], args)
+    if cut is not None:  # left alone, it keeps what its own ops keep
+        alone, _ = _measured([cut.function], args)
         candidates[0] = Candidate("none", sum(alone), len(chain))
     fitting = [candidate for candidate in candidates if candidate.bytes <= budget_bytes]
     if not fitting:
@@ -161,13 +165,10 @@ def plan_memory(
             fix="a larger budget, smaller pieces, or save_on_cpu and save_to_disk",
         )
     chosen = min(fitting, key=lambda candidate: (candidate.evaluations, candidate.bytes))
-    if chosen.name == "none":
-        call = function if whole is not None else Sequential(chain, 1, None, None, verify)
-    else:
-        segments = "binomial" if chosen.slots is not None else chosen.segments
-        scheduled = Sequential(chain, segments, chosen.slots, None, verify)
-        start = (lambda *args: (whole[1].state(args),)) if whole is not None else (lambda *args: args)
-        call = lambda *args: outward(scheduled(*start(*args)))
+    segments = "binomial" if chosen.slots is not None else chosen.segments or 1
+    call: Callable[..., Any] = Sequential(chain, segments, chosen.slots, None, verify)
+    if cut is not None:
+        call = cut.function if chosen.name == "none" else cut.around(call)
     return MemoryPlan(call, chosen, _worth_showing(candidates, chosen), budget_bytes, len(chain))
 
 
@@ -177,7 +178,7 @@ def _candidates(kept: list[int], states: list[int]) -> list[Candidate]:
     for k in range(2, n + 1):
         bounds = [n * i // k for i in range(k + 1)]
         held, peak = 0, 0
-        for start, stop in zip(bounds, bounds[1:], strict=False):
+        for start, stop in itertools.pairwise(bounds):
             held += states[start]
             # The state before a piece is also what its first function keeps, as a rule: counted once.
             peak = max(peak, held + sum(kept[start:stop]) - min(states[start], kept[start]))
@@ -185,7 +186,14 @@ def _candidates(kept: list[int], states: list[int]) -> list[Candidate]:
     largest, most = max(states), max(kept)
     for slots in range(1, n):
         if repetitions(n, slots) <= DEEPEST:
-            found.append(Candidate(f"binomial, {slots} slot{'s' * (slots > 1)}", slots * largest + most, evaluations(n, slots), slots=slots))
+            found.append(
+                Candidate(
+                    f"binomial, {slots} slot{'s' * (slots > 1)}",
+                    slots * largest + most,
+                    evaluations(n, slots),
+                    slots=slots,
+                )
+            )
     return found
 
 
@@ -203,6 +211,7 @@ class Cut:
     """A single function as a chain: its program, cut into blocks; the state between them is what is read later."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]):
+        self.function = function
         leaves, self.structure = _tree.tree_flatten(args, is_leaf=is_tensor)
         self.places = [i for i, leaf in enumerate(leaves) if is_tensor(leaf) or is_data(leaf)]
         operands = [leaves[i] if is_tensor(leaves[i]) else as_tensor(leaves[i]) for i in self.places]
@@ -223,9 +232,7 @@ class Cut:
         self.captured = list(bindings.found.values())
         if self.captured:
             numbers, n = list(bindings.found), len(operands)
-            explicit = lambda *values: call(
-                functions.Bindings(dict(zip(numbers, values[n:], strict=True))), values[:n]
-            )
+            explicit = lambda *values: call(functions.Bindings(dict(zip(numbers, values[n:], strict=True))), values[:n])
             program, _ = trace(explicit, [*values, *(tensor.value for tensor in self.captured)])
         self.program, self.out_structure = program, found
         self.blocks = _blocks(program)
@@ -237,6 +244,10 @@ class Cut:
         given = [leaves[i] if is_tensor(leaves[i]) else as_tensor(leaves[i]) for i in self.places]
         return dict(zip(self.program.inputs, [*given, *self.captured], strict=True))
 
+    def around(self, chain: Callable[..., Any]) -> Callable[..., Any]:
+        """The function again, by way of its blocks."""
+        return lambda *args: self.outward(chain(self.state(args)))
+
     def outward(self, state: dict[int, Any]) -> Any:
         constants = self.program.constants
         results = [state[slot] if slot in state else as_tensor(constants[slot]) for slot in self.program.outputs]
@@ -247,7 +258,7 @@ def _blocks(program: Program) -> list[Callable[..., Any]]:
     n = len(program.eqns)
     count = max(1, min(BLOCKS, n))
     bounds = [n * i // count for i in range(count + 1)]
-    return [_block(program, start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
+    return [_block(program, start, stop) for start, stop in itertools.pairwise(bounds)]
 
 
 def _block(program: Program, start: int, stop: int) -> Callable[..., Any]:

@@ -67,6 +67,9 @@ class Trail:
         if self.digests is not None:
             self.digests += other.digests or [()] * len(other.ops)
 
+    def digest(self, index: int) -> tuple[Any, ...]:
+        return () if self.digests is None else self.digests[index]
+
     def line(self, index: int) -> str:
         where = self.places[index] if self.places is not None and index < len(self.places) else None
         return where.line if isinstance(where, Place) else line_of(where)

@@ -51,7 +51,8 @@ def test_settings_are_those_of_the_first_run(x):
     before = look()
     with jax.default_matmul_precision("float32"):
         tj.backward(y)
-    assert seen[0] == seen[1] and seen[0][0] != before
+    assert seen[0] == seen[1]
+    assert seen[0][0] != before
     assert look() == before
 
 
@@ -91,7 +92,8 @@ def test_threads_of_the_function_see_the_settings_of_the_first_run(x, changed_ev
     y = tj.checkpoint(f, x)
     changed_everywhere()
     tj.backward(y)
-    assert seen[0] == seen[1] and seen[0][0]["precision"] is None
+    assert seen[0] == seen[1]
+    assert seen[0][0]["precision"] is None
     assert on_a_thread(look)["precision"] == "highest"
 
 

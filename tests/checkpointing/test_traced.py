@@ -26,6 +26,7 @@ def f(x, w):
 def g(x, w):
     return jnp.sin(jax.ad_checkpoint.checkpoint_name(jnp.tanh(jnp.sin(x) @ w), "inner") @ w).sum()
 
+
 # policy: how many arrays are kept besides the inputs
 POLICIES = {"nothing": 0, "dots": 2, policies.everything_saveable: None, policies.dots_saveable: 2, ("inner",): 1}
 
@@ -123,7 +124,8 @@ def test_functions_over_arrays():
     x, w = leaf(X), leaf(X + 1)
     for _ in range(2):
         out = tj.checkpoint(over_arrays, x, w)
-        assert out["name"] == "y" and out["n"] is None
+        assert out["name"] == "y"
+        assert out["n"] is None
         grads = tj.backward(out["y"].sum())
         for tensor, want in zip((x, w), jax.grad(lambda x, w: jnp.sin(x @ w).sum(), (0, 1))(X, X + 1), strict=True):
             np.testing.assert_allclose(grads[tensor], want, rtol=1e-4, atol=1e-5)
