@@ -19,6 +19,7 @@ from tapejax.tape import TapeAction
 from tapejax.verify.check import our_vjp
 from tapejax.verify.subject import Subject, _filled, inexact, vjp_at
 from tapejax.verify.watch import Seen, custom_name
+from tapejax.where import shown
 
 _leaves = jax.tree_util.tree_leaves
 
@@ -147,7 +148,8 @@ def custom_place(eqn: Eqn) -> str:
     """`file:line` of where that function is defined, or of the call."""
     inner, _ = compat.jaxpr_parts(eqn.params["call_jaxpr"])
     info = getattr(getattr(inner, "debug_info", None), "func_src_info", None) or ""
-    return info.partition(" at ")[2] or eqn.line
+    file, colon, line = info.partition(" at ")[2].partition(":")
+    return shown(file) + colon + line if file else eqn.line
 
 
 def primal_code(eqn: Eqn) -> Callable[..., list[Any]]:

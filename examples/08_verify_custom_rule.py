@@ -1,6 +1,6 @@
 """A second opinion on derivatives written by hand: which of three layer norms has a wrong one, and where?
 
-Run: python examples/06_verify_custom_rule.py
+Run: python examples/08_verify_custom_rule.py
 """
 
 import jax
