@@ -316,14 +316,21 @@ class Tape:
     def save_html(self, path: Any, root: Tensor | Sequence[Tensor] | None = None, seed: Any = None) -> Path:
         """Write the viewer (log, graph, stepper) as one HTML file that needs no network; its path.
 
-        Backward starts at `root`, or at the last result. The tape stays as it is.
+        Backward starts at `root`, or at the last result. The tape stays as it is. See docs/viewer.md.
         """
         from tapejax.view import save
 
         return save(self if root is None else self.cursor(root, seed), path)
 
     def to_dot(self) -> str:
-        """The graph in Graphviz's language."""
+        """The graph in Graphviz's language: `dot -Tsvg` draws it.
+
+        >>> import tapejax as tj
+        >>> with tj.Tape() as tape:
+        ...     y = tj.tensor(2.0, requires_grad=True) * 3
+        >>> "multiply" in tape.to_dot()
+        True
+        """
         from tapejax.view import dot
 
         return dot(self)

@@ -11,9 +11,11 @@ from tapejax.cursor import Cursor
 from tapejax.errors import TapejaxError
 from tapejax.names import names_around, notebook
 from tapejax.tape import Tape
-from tapejax.view.film import LIMIT, film, last_result
+from tapejax.view.film import LIMIT, film, last_result, size_of_results
 from tapejax.view.graph import graph_of, to_dot
 from tapejax.view.html import fragment, page
+
+HEAVY = 256 * 2**20  # bytes: a tape that is only looked at does not run a backward that keeps more gradients than this
 
 
 def html(shown: Tape | Cursor) -> str:
@@ -58,4 +60,5 @@ def as_cursor(shown: Tape | Cursor) -> Cursor:
     if isinstance(shown, Cursor):
         return shown
     actions = shown.actions
-    return Cursor(actions, last_result(actions), shown.label, names_around())
+    light = size_of_results(actions) <= HEAVY
+    return Cursor(actions, last_result(actions) if light else [], shown.label, names_around())

@@ -6,6 +6,7 @@ import linecache
 import re
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from tapejax.cursor import Cursor
@@ -41,7 +42,7 @@ def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
     if error:
         notes.append(error)
     if count and not cursor.roots:
-        notes.append("No result is known to start from: tape.cursor(root) steps back from a root of yours.")
+        notes.append("The backward pass was not run for this view: tape.cursor(root) steps through it.")
     return {
         "title": cursor.label,
         "roots": [id.number for id in cursor.roots],
@@ -149,7 +150,7 @@ def _action_pages(cursor: Cursor, graph: Graph, pages: _Pages) -> dict[str, Any]
                 "source": source_line(action, info.line),
                 "loop": info.loop,
                 "rule": pages.rule(action),
-                "kept": [[number, pages.value(value)] for number, value in kept_of(action)],
+                "kept": [[number, pages.value(value)] for number, value in (kept_of(action) if cursor.roots else ())],
             }
         )
     return {"actions": found, "rules": pages.rules}
@@ -162,10 +163,11 @@ def kept_of(action: TapeAction) -> list[tuple[int, Any]]:
     plan = action.plan
     values = [force(value) for value in action.kept[: plan.n_read]]
     if any(value is None or isinstance(value, Tracer) for value in values):
-        return []
+        return []  # a value that is let go, or not known
     saves_in, saves_out = plan.reversed.saves_in, plan.reversed.saves_out
     numbers = [action.inputs[i].number for i in saves_in] + [action.numbers[i] for i in saves_out]
-    return list(dict(zip(numbers, values)).items())  # the extras, which have no name, are left out
+    named = dict(zip(numbers, values))  # the extras, which have no name, are left out
+    return [(number, value) for number, value in named.items() if not jnp.issubdtype(value.dtype, jax.dtypes.extended)]
 
 
 def source_line(action: TapeAction, line: str) -> str:
@@ -178,6 +180,12 @@ def source_line(action: TapeAction, line: str) -> str:
     if isinstance(where, tuple):
         file = where[0].co_filename  # a notebook's cell is known by this name, and shown by another
     return linecache.getline(file, int(number)).strip()
+
+
+def size_of_results(actions: tuple[TapeAction, ...]) -> int:
+    """Bytes of what the ops made, which is what their gradients will take."""
+    kinds = (kind.aval for action in actions if isinstance(action, OpAction) for kind in action.plan.out_kinds)
+    return sum(aval.size * getattr(aval.dtype, "itemsize", 8) for aval in kinds)
 
 
 def last_result(actions: tuple[TapeAction, ...]) -> list[tuple[TensorId, Any]]:

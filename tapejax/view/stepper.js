@@ -29,6 +29,7 @@ function render({ model, el }) {
   const steps = film.steps;
   const last = steps.length;
   const host = document.createElement("div");
+  host.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own keys; older releases see them before we do
   el.replaceChildren(host);
   const shadow = host.attachShadow({ mode: "open" });
   shadow.innerHTML = `<style>${model.get("css_text")}</style>${skeleton(film)}`;
@@ -584,7 +585,7 @@ function skeleton(film) {
       ${caption}<div class="canvas">${svg}</div><div class="zoom"><button type="button" data-zoom="in" aria-label="zoom in">+</button>
       <button type="button" data-zoom="out" aria-label="zoom out">−</button><button type="button" data-zoom="fit" aria-label="show all">⤢</button></div></figure>`;
   const roots = film.roots.map((root) => escape(film.tensors[root]?.[0] ?? `%${root}`)).join(", ");
-  return `<section class="view" tabindex="0" data-lm-suppress-shortcuts="true" aria-label="Backward pass of ${escape(film.title)}">
+  return `<section class="view" tabindex="0" aria-label="Backward pass of ${escape(film.title)}">
     <header><h2>${escape(film.title)}</h2><p>${film.count} action${film.count === 1 ? "" : "s"}${roots ? ` · backward from <b>${roots}</b>` : ""}</p>
       ${button("theme", "light or dark")}</header>
     ${film.notes.map((line) => `<p class="message" role="note">${escape(line)}</p>`).join("")}

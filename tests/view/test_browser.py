@@ -280,6 +280,12 @@ def test_live_in_jupyter_lab(browser, tmp_path):
         page.wait_for_selector("text=moved", timeout=30_000)  # and the kernel's move reaches the page
         page.wait_for_selector(f'.step[data-position="{len(cursor)}"]', timeout=30_000)
         assert shown(page)["rows"] == [0]
+        cells = page.locator(".jp-Notebook .jp-Cell").count()
+        page.focus(".view")
+        for key in ("Home", "a", "ArrowLeft", "ArrowLeft"):  # in JupyterLab `a` is a command, and so are arrows
+            page.keyboard.press(key)
+        page.wait_for_selector(f'.step[data-position="{len(cursor) - 2}"]', timeout=30_000)
+        assert page.locator(".jp-Notebook .jp-Cell").count() == cells
         page.evaluate("document.body.dataset.jpThemeLight = 'false'")
         page.wait_for_selector('.view[data-theme="dark"]')
         assert [error for error in watched.errors if "tapejax" in error or "stepper" in error] == []

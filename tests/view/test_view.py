@@ -321,6 +321,25 @@ def test_a_tape_by_itself_starts_at_its_last_result():
     assert "tape.cursor(root)" in pages["notes"][0]
 
 
+def test_a_heavy_tape_is_shown_without_its_backward(monkeypatch):
+    tape, loss, _ = small()
+    monkeypatch.setattr(view, "HEAVY", 40)
+    pages = film(view.as_cursor(tape))
+    assert pages["steps"] == []
+    assert "tape.cursor(root)" in pages["notes"][0]
+    assert len(film(view.as_cursor(tape.cursor(loss)))["steps"]) == len(tape)  # who asks for it gets it
+
+
+def test_random_keys_and_integers_are_no_obstacle():
+    x = tj.tensor(np.ones(50, np.float32), requires_grad=True)
+    masked = tj.lift(lambda key, x: x * jax.random.bernoulli(key, 0.5, x.shape))
+    for detail in ("ops", "primitives"):
+        with tj.Tape(detail=detail) as tape:
+            loss = masked(jax.random.key(0), x)[jnp.array([1, 2])].sum()
+        pages = json.loads(json.dumps(film(tape.cursor(loss)), allow_nan=False))
+        assert len(pages["steps"]) == len(tape)
+
+
 def test_the_widget_and_the_cursor_move_each_other():
     pytest.importorskip("anywidget", reason="needs anywidget: pip install 'tapejax[notebooks]'")
     from tapejax.view.widget import viewer
