@@ -76,7 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--wrt", type=int, nargs="+", metavar="N", help="positions of the arguments to check (all)")
     own.add_argument("--rtol", type=float, help="the relative error that is fine (by dtype)")
     own.add_argument("--seeds", type=int, default=3, help="how many random cotangents (3)")
-    own.add_argument("--actions", action="store_true", help="check every action by itself, and name the first wrong one")
+    own.add_argument(
+        "--actions", action="store_true", help="check every action by itself, and name the first wrong one"
+    )
 
     show = add("show", _show, "record a function of yours and print its tape")
     show.add_argument("target", metavar="FUNCTION", help="module:function or file.py:function")
@@ -204,7 +206,9 @@ def _call_of(options: argparse.Namespace) -> tuple[Callable[..., Any], tuple[Any
     function = module
     for part in name.split("."):
         if not hasattr(function, part):
-            known = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
+            known = [
+                n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__
+            ]
             close = get_close_matches(name, known, 3) or known[:6]
             hint = f"; it has {', '.join(close)}" if close else ""
             raise UsageError(f"{options.target}: nothing called {name} there{hint}")

@@ -6,7 +6,7 @@ import pytest
 
 from tapejax.cli import main
 
-MODULE = '''
+MODULE = """
 import jax, jax.numpy as jnp
 
 def loss(w, x):
@@ -25,7 +25,7 @@ constant = 3
 
 def inputs():
     return jnp.array([0.3, -0.7]), jnp.array([[1.0, 2.0], [0.5, -1.0]])
-'''
+"""
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def renumbered(text):
 
 
 def run_doctest(text, names, page, line):
-    test = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), line)
+    test = doctest.DocTestParser().get_doctest(text, names, f"{page.name}:{line}", str(page), line)
     said = []
     runner = doctest.DocTestRunner(Checker(), optionflags=FLAGS)
     runner.run(test, out=said.append, clear_globs=False)

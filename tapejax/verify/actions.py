@@ -18,7 +18,19 @@ from tapejax.gradients import Gradients
 from tapejax.plan import OpAction
 from tapejax.tape import Tape
 from tapejax.verify.function import JUDGES, Check, check_judges
-from tapejax.verify.report import RIGHT, UNCHECKED, WRONG, Findings, Report, Row, aligned, device, number, plain_json, value
+from tapejax.verify.report import (
+    RIGHT,
+    UNCHECKED,
+    WRONG,
+    Findings,
+    Report,
+    Row,
+    aligned,
+    device,
+    number,
+    plain_json,
+    value,
+)
 from tapejax.verify.subject import Subject, cotangents, inexact
 from tapejax.verify.subjects import PlanSubject, pulled, subject_of
 from tapejax.verify.watch import Seen, Watched, stand_in, tape_of, watch
@@ -50,7 +62,9 @@ class ActionResult:
         if row is None:
             return f"{text}: {self.note}" if self.note else text
         where = f"{row.input}{list(row.index) if row.index else ''}"
-        said = f"got {value(row.got)}, expected {value(row.expected)} by {row.against}" if row.expected is not None else ""
+        said = (
+            f"got {value(row.got)}, expected {value(row.expected)} by {row.against}" if row.expected is not None else ""
+        )
         return f"{text}: {where}: " + "; ".join(part for part in (said, row.note) if part)
 
 
@@ -96,7 +110,9 @@ class TapeReport(Findings):
         })  # fmt: skip
 
     def tables(self) -> list[tuple[str, list[Sequence[str]], list[str]]]:
-        rows: list[Sequence[str]] = [("op", "actions", "right", "wrong", "unchecked", "max rel, jax", "max rel, finite")]
+        rows: list[Sequence[str]] = [
+            ("op", "actions", "right", "wrong", "unchecked", "max rel, jax", "max rel, finite")
+        ]
         verdicts = []
         for op in dict.fromkeys(action.op.partition(" ")[0] for action in self.actions):
             mine = [action for action in self.actions if action.op.partition(" ")[0] == op]

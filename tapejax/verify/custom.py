@@ -12,7 +12,19 @@ import jax
 from tapejax.errors import ArgumentError
 from tapejax.program import CUSTOM
 from tapejax.verify.function import Check
-from tapejax.verify.report import RIGHT, UNCHECKED, WRONG, Findings, Report, Row, aligned, device, number, plain_json, value
+from tapejax.verify.report import (
+    RIGHT,
+    UNCHECKED,
+    WRONG,
+    Findings,
+    Report,
+    Row,
+    aligned,
+    device,
+    number,
+    plain_json,
+    value,
+)
 from tapejax.verify.subject import Subject, inexact
 from tapejax.verify.subjects import CustomRuleSubject, custom_place, primal_code
 from tapejax.verify.watch import Seen, custom_name, watch
@@ -87,13 +99,17 @@ class RuleReport(Findings):
         })  # fmt: skip
 
     def tables(self) -> list[tuple[str, list[Sequence[str]], list[str]]]:
-        rows: list[Sequence[str]] = [("rule of", "call", "argument", "kind", "against", "max rel", "worst at", "verdict")]
+        rows: list[Sequence[str]] = [
+            ("rule of", "call", "argument", "kind", "against", "max rel", "worst at", "verdict")
+        ]
         verdicts = []
         for call in self.calls:
             for row in call.rows:
                 place = "" if row.index is None else str(list(row.index))
                 line = f"{call.line.rpartition('/')[2]}{call.steps}"
-                rows.append((call.name, line, row.input, row.kind, row.against, number(row.max_rel), place, row.verdict))
+                rows.append(
+                    (call.name, line, row.input, row.kind, row.against, number(row.max_rel), place, row.verdict)
+                )
                 verdicts.append(row.verdict)
         return [("", rows, verdicts)]
 

@@ -145,7 +145,9 @@ class Check:
             if gradient.shape != value.shape or gradient.dtype != value.dtype:
                 found = True
                 kind = jax.typeof(gradient).str_short()
-                self._row(position, "its input", WRONG, note=f"the gradient is {kind}, the input {self.kinds[position]}")
+                self._row(
+                    position, "its input", WRONG, note=f"the gradient is {kind}, the input {self.kinds[position]}"
+                )
         return found
 
     # -- jax ---------------------------------------------------------------------------------------
@@ -352,7 +354,11 @@ class Check:
         note = factor(got, expected)
         if abs(got - expected) <= allowed / max(direction.size, 1):
             note = "only along directions of several elements"
-        if self.subject.program is not None and _stops_inside(self.subject.program) and not self.subject.has_custom_rules:
+        if (
+            self.subject.program is not None
+            and _stops_inside(self.subject.program)
+            and not self.subject.has_custom_rules
+        ):
             return {
                 "against": against, "verdict": UNCHECKED,
                 "note": "a stop_gradient inside a loop or branch: finite differences see through it",
@@ -386,7 +392,9 @@ class Check:
     def _rough(self, position, line, direction, size, gradient, allowed) -> dict[str, Any]:
         """The differences do not settle. Name where; an element whose slope does settle is judged by it."""
         at = self._steepest(position, line, direction, size)
-        note = f"the function is not smooth at {self.subject.names[position]}{list(at) or ''}: differences do not settle"
+        note = (
+            f"the function is not smooth at {self.subject.names[position]}{list(at) or ''}: differences do not settle"
+        )
         return {"verdict": UNCHECKED, "note": note, "kink": True}
 
     def _steepest(self, position, line, direction, size) -> tuple[int, ...]:

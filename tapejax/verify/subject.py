@@ -337,4 +337,3 @@ def _numbers(wrt: Any, count: int) -> tuple[int, ...]:
                 fix="give the positions of the arguments to differentiate by, as argnums of jax.grad",
             )
     return tuple(number % count for number in numbers)
-

@@ -112,7 +112,9 @@ class TwinReport(Findings):
     def remarks(self) -> list[tuple[str, str]]:
         found = []
         if not self.ok and self.first_forward:
-            found.append(("value", f"first differs after {self.first_forward}, by {number(self.first_forward.forward)}"))
+            found.append(
+                ("value", f"first differs after {self.first_forward}, by {number(self.first_forward.forward)}")
+            )
         if not self.ok and self.first_backward:
             text = f"on the way back first differs at {self.first_backward}, by {number(self.first_backward.backward)}"
             found.append(("gradient", text))
@@ -196,7 +198,9 @@ def _pairs(runs: Sequence[Watched], gradients: Sequence[Gradients], apart: Calla
                 yield Pair(None, seen.index, seen.label, ("", line(seen)))
             continue
         for one, two in zip(runs[0].seen[a:b], runs[1].seen[c:d], strict=True):
-            forward = max((apart(y, x) for x, y in zip(one.outputs, two.outputs, strict=True) if _known(x, y)), default=0.0)
+            forward = max(
+                (apart(y, x) for x, y in zip(one.outputs, two.outputs, strict=True) if _known(x, y)), default=0.0
+            )
             ids = zip(one.action.outputs, two.action.outputs, strict=True)
             both = [(gradients[0].get(i), gradients[1].get(j)) for i, j in ids]
             backward = max((apart(y, x) for x, y in both if _known(x, y)), default=None)
@@ -420,7 +424,9 @@ class _WideTwin:
         action = seen.action
         if action.outputs is None or action.inputs is None:
             return
-        outs = [(i, out) for i, out in zip(action.outputs, seen.outputs, strict=True) if out is not None and inexact(out)]
+        outs = [
+            (i, out) for i, out in zip(action.outputs, seen.outputs, strict=True) if out is not None and inexact(out)
+        ]
         narrow = [grads.get(i) for i, _ in outs]
         if all(ct is None for ct in narrow):
             return

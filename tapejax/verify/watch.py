@@ -187,4 +187,3 @@ def stand_in(aval: Any, rng: np.random.Generator) -> Any:
 def tape_of(tape: Tape) -> list[Seen]:
     """The actions of a tape that was recorded already, with the values that can still be found."""
     return see(tape.actions, {}, {})
-

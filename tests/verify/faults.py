@@ -228,7 +228,11 @@ def said_by_check_grads(function: Callable[..., Any], arguments: tuple[Any, ...]
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         wanted = [line for line in lines if line.startswith(("VJP", "Max relative", "Custom VJP", "the rule"))]
-        text = "; ".join(wanted or lines[:1]) if isinstance(error, AssertionError) else f"{type(error).__name__}: {lines[0]}"
+        text = (
+            "; ".join(wanted or lines[:1])
+            if isinstance(error, AssertionError)
+            else f"{type(error).__name__}: {lines[0]}"
+        )
         return text[:110]
     return ""
 
@@ -270,7 +274,9 @@ def table() -> str:
     total = len(WRONG_RULES) + len(WRONG_CUSTOM)
     missed = sum(row.endswith("| not found |") for row in rows)
     rows.append("")
-    rows.append(f"`check_grads` finds {found} of {total}; tapejax finds {total - missed} of {total}. (jax {jax.__version__})")
+    rows.append(
+        f"`check_grads` finds {found} of {total}; tapejax finds {total - missed} of {total}. (jax {jax.__version__})"
+    )
     return "\n".join(rows)
 
 

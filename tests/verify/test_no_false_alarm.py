@@ -13,7 +13,10 @@ from tests.verify.functions import KINDS, NEAR
 def cases():
     return [
         pytest.param(
-            function, arguments, id=f"{kind}-{name}".replace(" ", "_"), marks=[pytest.mark.slow] * (number >= NEAR[kind])
+            function,
+            arguments,
+            id=f"{kind}-{name}".replace(" ", "_"),
+            marks=[pytest.mark.slow] * (number >= NEAR[kind]),
         )
         for kind, functions in KINDS.items()
         for number, (name, (function, arguments)) in enumerate(functions.items())
