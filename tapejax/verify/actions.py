@@ -272,13 +272,11 @@ class _Chain:
 
 
 class _ChainSubject(Subject):
-    jaxpr = None  # values are read off the tape: nothing to trace
-    program = None
-    _insists_on_tensors = False
-
     def __init__(self, chain: _Chain, seen: Seen, values: Sequence[Any]):
         self.chain, self.index = chain, seen.index
         super().__init__(seen.op, chain.subject.names, self._outputs, self._outputs, list(values))
+        # Values are read off the tape: nothing to trace.
+        self.__dict__.update(jaxpr=None, program=None, _insists_on_tensors=False)
 
     def _outputs(self, *values):
         return [out for out in self._run(values).seen[self.index].outputs if inexact(out)]

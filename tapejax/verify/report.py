@@ -148,7 +148,8 @@ class Report(Findings):
 
     def tables(self) -> list[tuple[str, list[Sequence[str]], list[str]]]:
         head = ("input", "kind", "against", "order", "max abs", "max rel", "worst at", "tolerance", "verdict")
-        rows = [head] + [
+        rows: list[Sequence[str]] = [head]
+        rows += [
             (
                 row.input, row.kind, row.against, str(row.order), number(row.max_abs), number(row.max_rel),
                 "" if row.index is None else str(list(row.index)), number(row.tolerance), row.verdict,

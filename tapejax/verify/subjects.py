@@ -39,10 +39,9 @@ class PlanSubject(Subject):
 
         names = [f"input {position}" for position in range(plan.n_in)]
         super().__init__(plan.name, names, flat, flat, list(values))
+        self.__dict__["_insists_on_tensors"] = False
         self.positions = [position for position, wanted in enumerate(plan.wrt) if wanted]
         self.symmetric = [eqn.name for eqn in plan.flat_program.eqns] in ([name] for name in SYMMETRIC)
-
-    _insists_on_tensors = False
 
     def allowed_move(self, position, direction):
         return (direction + np.conj(np.swapaxes(direction, -1, -2))) / 2 if self.symmetric else direction
@@ -77,11 +76,10 @@ class ActionSubject(Subject):
 
         names = [f"input {position}" for position in self.first]
         super().__init__(seen.op, names, flat, flat, [jnp.asarray(seen.inputs[i]) for i in self.first])
+        self.__dict__["_insists_on_tensors"] = False
         needed = {number for number, want in zip(numbers, wanted, strict=True) if want}
         self.positions = [i for i, p in enumerate(self.first) if numbers[p] in needed and inexact(self.values[i])]
         self.seen = seen
-
-    _insists_on_tensors = False
 
     def by_tape(self, values):
         def pullback(cts):
@@ -124,9 +122,8 @@ class CustomRuleSubject(Subject):
         self.n_consts = eqn.params.get("num_consts", 0)
         names = [_argument(position - self.n_consts) for position in range(len(values))]
         super().__init__(custom_name(eqn), names, flat, flat, list(values))
+        self.__dict__["_insists_on_tensors"] = False
         self.positions = [i for i, (want, v) in enumerate(zip(wanted, values, strict=True)) if want and inexact(v)]
-
-    _insists_on_tensors = False
 
     def by_tape(self, values):
         outputs = self.for_jax(*values)

@@ -26,7 +26,6 @@ from tapejax.verify.watch import Seen, Watched, watch
 from tapejax.verify.wide import run_wide
 from tapejax.where import user_line
 
-
 # --- two programs ----------------------------------------------------------------------------------------
 
 
@@ -380,7 +379,7 @@ class _WideTwin:
         self.cts: dict[int, Any] = {}
         self.compiled: dict[int, Any] = {}
 
-    def _of_plan(self, plan: Any, values: Sequence[Any]) -> tuple[Any, Any]:
+    def _of_plan(self, plan: Any, values: Sequence[Any]) -> tuple[Any, Any, list[int]]:
         if id(plan) not in self.compiled:
             subject = PlanSubject(plan, values)
             outputs = lambda *values: [o for o in run_wide(plan.flat_program, values)[0] if inexact(o)]

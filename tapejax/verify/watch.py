@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax import compat, recording
-from tapejax.checkpointing.saved import STEADY
 from tapejax.lazy import force
 from tapejax.lift import lift
 from tapejax.plan import OpAction

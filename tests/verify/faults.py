@@ -242,8 +242,7 @@ def said_by_tapejax(report: Any) -> str:
     row = first.worst
     place = f"{row.input}{f' at {list(row.index)}' if row.index is not None else ''}"
     name = f"`{first.op}`" if hasattr(first, "op") else f"rule of `{first.name}`"
-    note = row.note if row.expected is None or not row.note else row.note
-    return f"{name}, {place}{f': {note}' if note else ''}"[:150]
+    return f"{name}, {place}{f': {row.note}' if row.note else ''}"[:150]
 
 
 def table() -> str:

@@ -90,4 +90,4 @@ def test_steps_of_a_loop_are_named():
 def test_ops_instead_of_primitives():
     report = tj.verify_tape(lambda x: tnp.mean(tnp.sin(x) ** 2), X, detail="ops")
     assert report.ok
-    assert [action.op for action in report.actions][0] == "sin"
+    assert report.actions[0].op == "sin"
