@@ -220,7 +220,7 @@ def _own_backward(check: Check, seen: Seen) -> None:
         check.run()
         return
     outputs = [out for out in seen.outputs if inexact(out)]
-    check.cts = [cotangents(outputs, seed) for seed in check.seeds]
+    check.cts = [check.subject.allowed_cts(cotangents(outputs, seed)) for seed in check.seeds]
     try:
         check.ours = [pulled(action, seen.inputs, cts, seen.outputs) for cts in check.cts]
     except Exception:

@@ -105,7 +105,7 @@ class Check:
             outputs, pullback = subject.by_tape(subject.values)
             if not outputs:
                 raise ArgumentError(f"`{subject.name}` returns no float or complex array", at=user_line())
-            self.cts = [cotangents(outputs, seed) for seed in self.seeds]
+            self.cts = [subject.allowed_cts(cotangents(outputs, seed)) for seed in self.seeds]
             self.ours = [pullback(cts) for cts in self.cts]
         except ArgumentError:
             raise
@@ -172,6 +172,8 @@ class Check:
                 note = f"the gradient by {self.subject.judge} is {kind}, the input {self.kinds[position]}"
                 self._row(position, self.subject.judge, WRONG, note=note)
                 return
+        same = lambda gradient: self.subject.allowed_move(position, wide_numpy(gradient))
+        ours, theirs = [same(gradient) for gradient in ours], [same(gradient) for gradient in theirs]
         dtype = self.subject.narrowest
         tolerance = for_dtype(dtype, rtol=self.rtol)
         unit = self._unit(position, dtype)

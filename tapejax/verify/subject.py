@@ -98,6 +98,10 @@ class Subject:
         """The part of a direction along which the input may move."""
         return direction
 
+    def allowed_cts(self, cts: list[Any]) -> list[Any]:
+        """Cotangents without what falls on outputs that mean nothing."""
+        return cts
+
     def derivative(self, cts: Sequence[Any]) -> Subject:
         """The function's gradient under given cotangents, as the next subject."""
 
@@ -186,9 +190,13 @@ class Subject:
             ]
         narrow, wide = self.compiled["twice"]
         found = narrow(list(values), list(cts))
+        # Compiled as one, a + b - b may become a. Run step by step it does not; the worse of the two counts.
+        eager = vjp_at(lambda *values: run_wide(program, values, real=None)[0], list(values), positions, list(cts))
         with jax.enable_x64(True):
             yardstick = wide(list(map(wide_value, values)), list(map(wide_value, cts)))
-        return _filled(found, positions, len(values)), _filled(yardstick, positions, len(values))
+        away = lambda one, wide: float(np.nanmax(np.abs(wide_numpy(one) - wide_numpy(wide)), initial=0.0))
+        worse = [max(pair, key=lambda g, w=w: away(g, w)) for *pair, w in zip(found, eager, yardstick, strict=True)]
+        return _filled(worse, positions, len(values)), _filled(yardstick, positions, len(values))
 
     # -- along a line --------------------------------------------------------------------------------
 

@@ -43,6 +43,14 @@ class PlanSubject(Subject):
         self.positions = [position for position, wanted in enumerate(plan.wrt) if wanted]
         self.symmetric = [eqn.name for eqn in plan.flat_program.eqns] in ([name] for name in SYMMETRIC)
 
+    def allowed_cts(self, cts):
+        # The upper half of what the primitive gives is not specified.
+        return (
+            [jnp.tril(ct) for ct in cts]
+            if self.symmetric and self.plan.flat_program.eqns[0].name == "cholesky"
+            else cts
+        )
+
     def allowed_move(self, position, direction):
         return (direction + np.conj(np.swapaxes(direction, -1, -2))) / 2 if self.symmetric else direction
 

@@ -5,7 +5,6 @@ import json
 import equinox
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 
@@ -81,11 +80,11 @@ def test_a_nan_where_there_is_a_slope_is_wrong():
 
 
 def test_tolerances_say_what_narrow_floats_lose():
-    hilbert = jnp.asarray(1.0 / (np.arange(5)[:, None] + np.arange(5) + 1), jnp.float32)
-    report = tj.verify(lambda a: jnp.linalg.inv(a).sum(), hilbert, seeds=1)
-    assert report.ok
+    cancels = lambda x: jnp.sum(jnp.sqrt((100.0 + x) - 100.0))
+    report = tj.verify(cancels, jnp.array([1e-4, 3e-4]), seeds=1)
+    assert report.ok, str(report)
     assert any("from the one in float64" in row.reason for row in report.rows)
-    assert not tj.verify(lambda a: jnp.linalg.inv(a).sum(), hilbert, seeds=1, rtol=1e-6, diagnose=False).ok
+    assert not tj.verify(cancels, jnp.array([1e-4, 3e-4]), seeds=1, rtol=1e-6, diagnose=False).ok
 
 
 def test_second_derivatives():
