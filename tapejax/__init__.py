@@ -1,20 +1,10 @@
 """tapejax: a flight recorder for gradients."""
 
 import importlib
+import typing as _typing
 
 from tapejax import operators as _operators  # noqa: F401  (gives Tensor its operators and methods)
 from tapejax.block import fusion
-from tapejax.check import check_grads
-from tapejax.checkpointing import (
-    checkpoint,
-    checkpoint_multi,
-    checkpoint_name,
-    plan_memory,
-    save_on_cpu,
-    save_to_disk,
-    saved_tensors_hooks,
-    sequential,
-)
 from tapejax.compile import jit, vmap
 from tapejax.custom_op import custom_op
 from tapejax.engine import backward
@@ -27,6 +17,26 @@ from tapejax.tape import Tape, TapeAction, TensorId, current_tape, is_recording,
 from tapejax.tensor import Tensor, stop_gradient, tensor
 from tapejax.transforms import elementwise_grad, grad, jacobian, jacrev, value_and_grad, vjp
 from tapejax.utilities import Accumulator, LossScale, accumulate, all_finite, clip_by_norm, clip_by_value, global_norm
+
+if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getattr__
+    from tapejax import lax, nn, numpy, random, scipy, testing, verify  # noqa: F401
+    from tapejax.caches import clear_plans, plans  # noqa: F401
+    from tapejax.check import check_grads
+    from tapejax.checkpointing import (
+        checkpoint,
+        checkpoint_multi,
+        checkpoint_name,
+        plan_memory,
+        save_on_cpu,
+        save_to_disk,
+        saved_tensors_hooks,
+        sequential,
+    )
+    from tapejax.cursor import Cursor
+    from tapejax.gradient_tape import GradientTape
+    from tapejax.verify.actions import verify_tape
+    from tapejax.verify.custom import verify_custom_rule
+    from tapejax.verify.twins import compare, compare_precision
 
 __version__ = "0.1.0"
 
@@ -88,26 +98,30 @@ __all__ = [
 ]
 
 _NAMESPACES = ("lax", "nn", "numpy", "random", "scipy", "testing", "verify")
-_LATE = {  # functions whose modules are imported when they are first asked for
-    "Cursor": "tapejax.cursor",
-    "compare": "tapejax.verify.twins",
-    "compare_precision": "tapejax.verify.twins",
-    "verify_custom_rule": "tapejax.verify.custom",
-    "verify_tape": "tapejax.verify.actions",
-}
+_LATE = {
+    "caches": ("clear_plans", "plans"),
+    "check": ("check_grads",),
+    "checkpointing": (
+        "checkpoint", "checkpoint_multi", "checkpoint_name", "plan_memory", "save_on_cpu", "save_to_disk",
+        "saved_tensors_hooks", "sequential",
+    ),
+    "cursor": ("Cursor",),
+    "gradient_tape": ("GradientTape",),
+    "verify.actions": ("verify_tape",),
+    "verify.custom": ("verify_custom_rule",),
+    "verify.twins": ("compare", "compare_precision"),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _LATE.items() for name in names}
 
 
-def __getattr__(name: str):  # namespaces are made when they are first asked for
+def __getattr__(name: str):
     if name in _NAMESPACES:
         return importlib.import_module(f"tapejax.{name}")
-    if name in ("clear_plans", "plans"):
-        return getattr(importlib.import_module("tapejax.caches"), name)
-    if name in _LATE:
-        return getattr(importlib.import_module(_LATE[name]), name)
-    if name == "GradientTape":
-        return importlib.import_module("tapejax.gradient_tape").GradientTape
+    if name in _HOMES:
+        found = globals()[name] = getattr(importlib.import_module(f"tapejax.{_HOMES[name]}"), name)
+        return found
     raise AttributeError(f"module 'tapejax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMESPACES, *_LATE, "GradientTape", "clear_plans", "plans"})
+    return sorted({*globals(), *_NAMESPACES, *_HOMES})
