@@ -68,9 +68,8 @@ def smooth_arrays(
     ...     assert abs(x).min() >= 0.05
     >>> test()
     """
-    from hypothesis import strategies
-
     import jax.numpy as jnp
+    from hypothesis import strategies
 
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     size = int(np.prod(shape))

@@ -79,12 +79,12 @@ def test_a_nan_where_there_is_a_slope_is_wrong():
     assert "where" in report.wrong[0].note
 
 
-def test_tolerances_say_what_narrow_floats_lose():
+def test_what_narrow_floats_lose_is_no_fault():
     rows = jnp.arange(6.0)
     hilbert = 1.0 / (rows[:, None] + rows + 1)  # its condition number is 1e7, float32 has 7 digits
     report = tj.verify(lambda a: jnp.linalg.inv(a).sum(), hilbert, seeds=1, diagnose=False)
     assert not report.wrong, str(report)
-    assert "from the one in float64" in str(report)
+    assert all(row.reason for row in report.rows if row.verdict == "right")
 
 
 def test_second_derivatives():
