@@ -31,7 +31,7 @@ def g(x, w):
 POLICIES = {"nothing": 0, "dots": 2, policies.everything_saveable: None, policies.dots_saveable: 2, ("inner",): 1}
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: getattr(policy, "__name__", str(policy)))
 def test_policies_eagerly(policy):
     x, w = leaf(X), leaf(X + 1)
     with tj.Tape() as tape:
