@@ -156,6 +156,9 @@ def failure(action: TapeAction, actions: list[TapeAction], grads: Gradients, cau
 
 def start(root: Tensor | Sequence[Tensor], seed: Any, tape: Tape) -> list[tuple[Tensor, Any, Any]]:
     """For each root: itself, its seed as it was given, and that seed as an array; all checked against the tape."""
+    if seed is None and type(root) is Tensor:
+        _check_root(root, tape)
+        return [(root, None, ones_like(root))]
     roots, seeds = _pairs(root, seed)
     for one in roots:
         _check_root(one, tape)
@@ -244,13 +247,13 @@ def ones_like(root: Tensor) -> Any:
     if isinstance(value, jax.core.Tracer):
         return jnp.ones_like(value)
     # The sharding of a value that is yet to be computed will be seen to by the program that does it.
-    pending = isinstance(value, Lazy) and value.block is not None
-    key = (root.aval, None if pending else root.value.sharding)
+    pending = type(value) is Lazy and value.block is not None
+    key = root._kind if pending else (root._kind, root.value.sharding)
     found = _ones.get(key)
     if found is None:
         if len(_ones) >= 128:
             _ones.clear()
-        with jax.ensure_compile_time_eval():
+        with jax.ensure_compile_time_eval(), x64_for(root.dtype):
             found = jnp.ones(root.shape, root.dtype)
             found = _ones[key] = found if pending else jax.device_put(found, root.value.sharding)
     return found

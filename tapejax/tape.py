@@ -372,8 +372,8 @@ class AmbientTape(Tape):
         self._limit = 2 * len(self._log) + 512
 
     def _live(self) -> list[TapeAction]:
-        entries = (entry() if isinstance(entry, ref) else entry for entry in self._log)
-        return [action for action in entries if action is not None]
+        found = [entry() if type(entry) is ref else entry for entry in self._log]
+        return [action for action in found if action is not None]
 
 
 # --- scope ---------------------------------------------------------------------------------------
