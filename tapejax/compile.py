@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from tapejax.errors import ClosureError
+from tapejax.errors import ArgumentError, ClosureError
+from tapejax.gradients import Gradients
 from tapejax.lift import Lifted, is_data, is_tensor, lift
 from tapejax.plan import OpAction
 from tapejax.recording import is_known_over_arrays, plain, remember_over_arrays, wants_arrays
@@ -28,6 +29,7 @@ from tapejax.where import user_line
 
 _tree = jax.tree_util
 MAX_SIGNATURES = 256
+_WANTS_STATIC = (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError)
 
 
 FRESH, RECORDED = -1, -2  # what a leaf of a result is, if not the input leaf of that number
@@ -53,9 +55,9 @@ class Jitted:
         self.name = getattr(function, "__name__", type(function).__name__)
         self.op: Lifted = lift(function, static_argnums=tuple(static_argnums), static_argnames=tuple(static_argnames))
         functools.update_wrapper(self, function)
-        self.compiled = jax.jit(
-            self._isolated, static_argnums=tuple(static_argnums), static_argnames=tuple(static_argnames), **options
-        )
+        isolated = functools.wraps(function)(lambda *args, **kwargs: self._isolated(*args, **kwargs))
+        numbers, names = tuple(sorted(self.op.static_argnums)), tuple(sorted(self.op.static_argnames))
+        self.compiled = jax.jit(isolated, static_argnums=numbers, static_argnames=names, **options)
         self._records: OrderedDict[Any, bool] = OrderedDict()
         self._recorders: OrderedDict[Any, Recorder] = OrderedDict()
         self._lock = threading.Lock()
@@ -102,8 +104,17 @@ class Jitted:
         set_scope(Scope(tape, outer.enabled, (outer.thread, outer.task)))
         try:
             out = self._call(args, kwargs)
+        except _WANTS_STATIC as error:
+            fix = f"an argument that decides what {self.name} does (a flag, a size) is static: static_argnames="
+            error.add_note(f"  fix     {fix}")
+            raise
         finally:
             set_scope(outer)
+        if any(isinstance(leaf, Gradients) for leaf in flatten(out)[0]):
+            raise ArgumentError(
+                f"{self.name} returns Gradients, whose tensors exist in the compiled program only",
+                fix="return grads.tree(params): the gradients in the structure of the parameters",
+            )
         given = {leaf.id.number: i for i, leaf in enumerate(flatten((args, kwargs))[0]) if is_tensor(leaf)}
         marks = tuple([_mark(leaf, given, tape) for leaf in flatten(out)[0]])
         if RECORDED in marks:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tapejax import habits
 from tapejax.where import user_line
 
 if TYPE_CHECKING:
@@ -57,6 +58,16 @@ def _rebuild(cls, args, state):
     Exception.__init__(error, *args)
     error.__dict__.update(state)
     return error
+
+
+def explain(error: Exception, action: str) -> None:
+    """An error that jax raised while an op was planned also says which op, on which line, and a known way out."""
+    if hasattr(error, "what") or any(note.startswith("  at ") for note in getattr(error, "__notes__", ())):
+        return
+    fix = habits.of_keyword(error)
+    if fix is not None:
+        raise ArgumentError(str(error), action=action, fix=fix) from None
+    error.add_note(f"  at      {user_line()}\n  action  {action}")
 
 
 # --- the tape and the engine -------------------------------------------------------------------
@@ -150,6 +161,10 @@ class TensorConversionError(TapejaxError, TypeError):
 
 class ImmutableTensorError(TapejaxError, TypeError):
     """An attempt to change a Tensor in place."""
+
+
+class UnknownAttributeError(TapejaxError, AttributeError):
+    """A name that tensors of another library have; the message gives what to write here."""
 
 
 class ConcreteValueError(TapejaxError, TypeError):

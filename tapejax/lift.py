@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax.block import Block, fusion
-from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError
+from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError, explain
 from tapejax.lazy import Lazy
 from tapejax.plan import OpAction, Plan
 from tapejax.program import Eqn
@@ -185,8 +185,13 @@ class Lifted:
             full_args, full_kwargs = _tree.tree_unflatten(structure, filled)
             return function(*full_args, **full_kwargs)
 
+        name_after(flat, function)
         wrt = [scope.enabled and t.requires_grad for t in tensors]
-        plan = Plan(self.name, flat, [t.value for t in tensors], wrt, self.options)
+        try:
+            plan = Plan(self.name, flat, [t.value for t in tensors], wrt, self.options)
+        except Exception as error:
+            explain(error, f"{self._full_name()} of {' '.join(t.aval.str_short() for t in tensors)}")
+            raise
         with self._lock:
             self.plans[key] = plan
             if not kwargs and len(tensors) == len(args) and all(map(is_tensor, args)):
@@ -195,12 +200,25 @@ class Lifted:
                 self.plans.popitem(last=False)
         return plan
 
+    def _full_name(self) -> str:
+        return self.name
+
     def __get__(self, instance, owner=None):
         return self if instance is None else functools.partial(self, instance)
 
     def __repr__(self) -> str:
         count = len(set(self.plans.values()))  # one may be filed under two keys
         return f"<lifted {self.name}, {count} plan{'s' * (count != 1)}>"
+
+
+def name_after(wrapper: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """What jax says of the wrapper's trace is about the function: its name, file and line. The parameters differ."""
+    wrapper.__name__ = wrapper.__qualname__ = getattr(function, "__name__", type(function).__name__)
+    wrapper.__wrapped__ = function  # type: ignore[attr-defined]
+    wrapper.__signature__ = _VALUES  # type: ignore[attr-defined]
+
+
+_VALUES = inspect.signature(lambda *values: None)
 
 
 def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None) -> Any:

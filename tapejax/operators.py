@@ -198,8 +198,11 @@ def astype(self, dtype):
     return _astype(self, dtype=dtype)
 
 
-def view(self, dtype):
+def view(self, dtype, *sizes):
     """The same bits as another dtype (no gradient flows through that)."""
+    if sizes or isinstance(dtype, (int, tuple)):
+        shape = ", ".join(map(str, (dtype, *sizes)))
+        raise ArgumentError(f"view takes a dtype, not a shape ({shape})", at=user_line(), fix=f"x.reshape({shape})")
     return _view(self, dtype=jnp.dtype(dtype))
 
 

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax import engine, higher_order
+from tapejax.errors import UnknownAttributeError
 from tapejax.gradients import Gradients
 from tapejax.higher_order import Alias
 from tapejax.lift import as_tensor, is_data, is_tensor, lift, scalar
@@ -163,7 +164,7 @@ def _call(
 
 def wants_arrays(refusal: Exception) -> bool:
     """Whether an error says that a Tensor came where jax wants an array."""
-    return "Tensor" in str(refusal)
+    return "Tensor" in str(refusal) and not isinstance(refusal, UnknownAttributeError)
 
 
 def is_known_over_arrays(function: Any) -> bool:

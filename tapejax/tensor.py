@@ -8,7 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax.errors import ArgumentError, ConcreteValueError, DtypeError, ImmutableTensorError, TensorConversionError
+from tapejax import habits
+from tapejax.errors import (
+    ArgumentError,
+    ConcreteValueError,
+    DtypeError,
+    ImmutableTensorError,
+    TensorConversionError,
+    UnknownAttributeError,
+)
 from tapejax.lazy import Lazy
 from tapejax.tape import TensorId, current_scope
 from tapejax.where import user_line
@@ -173,6 +181,14 @@ class Tensor(metaclass=_Hint):
         self._concrete("block_until_ready()").block_until_ready()
         return self
 
+    if not TYPE_CHECKING:  # to a type checker a missing attribute is an error anyway
+
+        def __getattr__(self, name: str) -> Any:
+            fix = habits.of_attribute(name)
+            if fix is None:
+                return object.__getattribute__(self, name)  # fails again, in Python's own words
+            raise UnknownAttributeError(f"'Tensor' object has no attribute {name!r}", at=user_line(), fix=fix)
+
     def _concrete(self, wanted: str) -> Any:
         value = self.value
         if isinstance(value, Tracer):
@@ -192,7 +208,7 @@ class Tensor(metaclass=_Hint):
                 "a recorded Tensor was about to become a NumPy or JAX array, which would drop it from the tape",
                 at=user_line(),
                 action=f"{self._id!r}: {self.aval.str_short()}",
-                fix="use the same function from tapejax.numpy (or tapejax.lift), or leave the tape with .value or .detach()",
+                fix="use the same function from tapejax.numpy (or tapejax.lift), or leave the tape with .numpy(), .value or .detach()",
             )
         if copy is False:
             raise ValueError("a Tensor's value cannot be shared with NumPy without a copy")

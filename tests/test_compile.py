@@ -135,3 +135,26 @@ def test_per_sample_gradients():
         np.testing.assert_allclose(ours(w, x, y), judge, rtol=1e-5, atol=1e-6)
     over = tj.vmap(lambda a, b: a * b, in_axes=(1, None), out_axes=1)(leaf(np.ones((2, 3), "f")), leaf(2.0))
     assert over.shape == (2, 3)
+
+
+def test_a_flag_in_an_if_is_told_to_be_static():
+    def step(w, training=False):
+        return w * 2 if training else w
+
+    for w in (leaf(1.0), tj.tensor(1.0), jnp.ones(())):
+        with pytest.raises(
+            jax.errors.TracerBoolConversionError, match=r"tracing the function step at \S*test_compile"
+        ) as e:
+            tj.jit(step)(w, False)
+        assert "argument training" in str(e.value)
+        assert any("static_argnames=" in note for note in e.value.__notes__)
+        for static in ({"static_argnames": "training"}, {"static_argnums": 1}):
+            jitted = tj.jit(step, **static)
+            assert float(jitted(w, True)) == float(jitted(w, training=True)) == 2.0
+
+
+def test_gradients_do_not_leave_a_compiled_function_as_a_map():
+    with pytest.raises(errors.ArgumentError, match=r"grads\.tree\(params\)") as caught:
+        tj.jit(lambda w: (w * w).backward())(leaf(1.0))
+    assert __file__ in caught.value.at
+    assert tj.jit(lambda w: (w * w).backward().tree(w))(leaf(1.0)) == 2.0

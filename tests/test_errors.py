@@ -20,7 +20,7 @@ BUILTINS = {
     "RequiresGradError": ValueError, "TapeError": RuntimeError, "ConsumedTapeError": RuntimeError,
     "WrongTapeError": RuntimeError, "SeedError": ValueError, "BackwardError": RuntimeError,
     "GradientMismatchError": ValueError, "MissingGradientError": KeyError, "TensorConversionError": TypeError,
-    "ImmutableTensorError": TypeError, "ConcreteValueError": TypeError, "DtypeError": TypeError,
+    "ImmutableTensorError": TypeError, "UnknownAttributeError": AttributeError, "ConcreteValueError": TypeError, "DtypeError": TypeError,
     "ArgumentError": (TypeError, ValueError), "MissingRule": NotImplementedError,
     "RefusedPrimitive": NotImplementedError, "RuleSignatureError": TypeError, "UnknownLengthError": ValueError,
 }  # fmt: skip
@@ -104,6 +104,10 @@ def immutable_tensor():
     leaf()[0] = 1.0
 
 
+def unknown_attribute():
+    leaf().zero_grad()
+
+
 def concrete_value():
     jax.jit(lambda v: tj.tensor(v).item())(1.0)
 
@@ -139,7 +143,7 @@ def unknown_length():
 
 WAYS = [
     requires_grad, tape, consumed_tape, wrong_tape, seed, backward, gradient_mismatch, missing_gradient,
-    tensor_conversion, tensor_conversion_by_jax, immutable_tensor, concrete_value, dtype, argument, missing_rule,
+    tensor_conversion, tensor_conversion_by_jax, immutable_tensor, unknown_attribute, concrete_value, dtype, argument, missing_rule,
     missing_rule_when_refused, refused_primitive, rule_signature, unknown_length,
 ]  # fmt: skip
 
@@ -210,3 +214,23 @@ def test_the_line_is_that_of_the_call():
     with pytest.raises(tj.TapejaxError) as caught:
         np.asarray(leaf())
     assert caught.value.at == f"{__file__}:{line}"
+
+
+@pytest.mark.parametrize(
+    ("call", "action"),
+    [
+        (lambda x: x @ x, "matmul of float32[2,3] float32[2,3]"),
+        (lambda x: x + np.ones(4, "f"), "add of float32[2,3] float32[4]"),
+        (lambda x: x.sum(axis=7), "sum of float32[2,3]"),
+        (lambda x: x.reshape(5), "reshape of float32[2,3]"),
+        (lambda x: x.at[0].set(np.ones(5, "f")), "at_set of float32[2,3]"),
+        (lambda x: tj.numpy.concatenate([x, x.T]), "tapejax.numpy.concatenate of float32[2,3] float32[3,2]"),
+        (lambda x: tj.lift(lambda x: tj.lift(jnp.dot, name="inner")(x, x), name="outer")(x), "outer of float32[2,3]"),
+    ],
+)
+def test_an_error_of_jax_says_which_op_and_where(call, action):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call(tj.tensor(np.ones((2, 3), "f"), requires_grad=True))
+    (note,) = [note for note in caught.value.__notes__ if note.startswith("  at ")]
+    assert __file__ in note
+    assert f"action  {action}" in note

@@ -253,3 +253,11 @@ def test_zeros_of_either_sign_are_two_numbers():
     one = tj.tensor(1.0)
     assert float(one / 0.0) == np.inf
     assert float(one / -0.0) == -np.inf
+
+
+def test_what_jax_says_of_a_trace_is_about_the_users_function():
+    def decide(x):
+        return x if x > 0 else -x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match=r"the function decide at \S*test_lift\.py:\d+"):
+        tj.lift(decide)(leaf(1.0))

@@ -77,8 +77,7 @@ class Op(Lifted):
         plan = self.plans.get(found)
         if plan is None:
             args, kwargs = self._concrete_options(args, kwargs)
-            with explained(self):
-                plan = self._plan(args, kwargs, operands, found, scope)
+            plan = self._plan(args, kwargs, operands, found, scope)
         return run(plan, operands, scope)
 
     def _read(self, arg: Any, role: int, operands: list[Tensor], key: list[Any]) -> None:
@@ -130,6 +129,9 @@ class Op(Lifted):
             tuple(plain(i, arg) for i, arg in enumerate(args)),
             {name: plain(name, arg) for name, arg in kwargs.items()},
         )
+
+    def _full_name(self) -> str:
+        return f"{self.__module__}.{self.__name__}"
 
     def __reduce__(self):
         return find, (self.__module__, self.__name__)
@@ -217,18 +219,3 @@ def frozen(option: Any, name: str) -> Any:
             fix="pass arrays, numbers or hashable options",
         ) from None
     return kind, option
-
-
-class explained:
-    """An error that jax raises while an op is being planned also says which op, and on which line."""
-
-    def __init__(self, op: Op):
-        self.op = op
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        told = hasattr(error, "what") or any(note.startswith("  at ") for note in getattr(error, "__notes__", ()))
-        if isinstance(error, Exception) and not told:
-            error.add_note(f"  at      {user_line()}\n  action  {self.op.__module__}.{self.op.__name__}")

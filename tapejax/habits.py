@@ -1,0 +1,82 @@
+"""What people of another library write by habit, and what to write here: for errors only, never on the way of a call."""
+
+from __future__ import annotations
+
+import re
+
+_PLACE = "arrays are where jax puts them: tapejax.tensor(data, device=jax.devices()[0]), or jax.device_put"
+_GRAD = "grads = loss.backward(); grads[x]: gradients are returned, not stored"
+_TRACKED = "tapejax.tensor(x, requires_grad=True) makes a new leaf"
+
+# Attributes of torch.Tensor that a Tensor does not have.
+ATTRIBUTES = {
+    "grad": _GRAD,
+    "grad_fn": "x.id.producer, the action that made it",
+    "zero_grad": "nothing: every backward returns fresh gradients",
+    "retain_grad": _GRAD,
+    "register_hook": _GRAD,
+    "requires_grad_": _TRACKED,
+    "data": "x.value",
+    "cpu": "x.numpy(), or jax.device_put(x.value, jax.devices('cpu')[0])",
+    "cuda": _PLACE,
+    "to": "x.astype(dtype) for a dtype; " + _PLACE,
+    "type": "x.astype(dtype)",
+    "float": "x.astype(jnp.float32)",
+    "double": "x.astype(jnp.float64), with jax.config.update('jax_enable_x64', True)",
+    "half": "x.astype(jnp.float16)",
+    "bfloat16": "x.astype(jnp.bfloat16)",
+    "long": "x.astype(int)",
+    "int": "x.astype(int)",
+    "bool": "x.astype(bool)",
+    "clone": "nothing, Tensors are immutable; x + 0 for another one on the tape",
+    "contiguous": "nothing: leave it out",
+    "numel": "x.size",
+    "dim": "x.ndim",
+    "unsqueeze": "tapejax.numpy.expand_dims(x, axis), or x[:, None]",
+    "permute": "x.transpose(*axes)",
+    "t": "x.T",
+    "mm": "x @ y",
+    "bmm": "x @ y",
+    "matmul": "x @ y",
+    "expand": "tapejax.numpy.broadcast_to(x, shape)",
+    "tile": "tapejax.numpy.tile(x, repeats)",
+    "gather": "tapejax.numpy.take_along_axis(x, indices, axis)",
+    "scatter": "x.at[indices].set(values)",
+    "masked_fill": "tapejax.numpy.where(mask, value, x)",
+    "clamp": "x.clip(low, high)",
+    "norm": "tapejax.numpy.linalg.norm(x)",
+    "chunk": "tapejax.numpy.split(x, parts, axis)",
+    "split": "tapejax.numpy.split(x, parts, axis)",
+    "softmax": "tapejax.nn.softmax(x, axis)",
+    "log_softmax": "tapejax.nn.log_softmax(x, axis)",
+    "relu": "tapejax.nn.relu(x)",
+    "sigmoid": "tapejax.nn.sigmoid(x)",
+    "logsumexp": "tapejax.nn.logsumexp(x, axis)",
+}
+ATTRIBUTES |= {name: f"tapejax.numpy.{name}(x)" for name in ("exp", "log", "sqrt", "sin", "cos", "tanh", "square")}
+ATTRIBUTES |= {
+    "add": "x + y", "sub": "x - y", "mul": "x * y", "div": "x / y", "pow": "x ** y", "neg": "-x", "abs": "abs(x)",
+}  # fmt: skip
+_IN_PLACE = {
+    "zero_": "tapejax.numpy.zeros_like(x)",
+    "fill_": "tapejax.numpy.full_like(x, value)",
+    "copy_": "tapejax.tensor(y)",
+    "normal_": "tapejax.tensor(jax.random.normal(key, x.shape))",
+    "uniform_": "tapejax.tensor(jax.random.uniform(key, x.shape))",
+}
+ATTRIBUTES |= {name: f"x = {new}: Tensors are immutable" for name, new in _IN_PLACE.items()}
+
+
+def of_attribute(name: str) -> str | None:
+    """What to write instead of a missing attribute, if somebody else's Tensors have it."""
+    found = ATTRIBUTES.get(name)
+    if found is None and name.endswith("_") and not name.startswith("_"):
+        new = ATTRIBUTES.get(name[:-1], f"x.{name[:-1]}(...), or the function of tapejax.numpy")
+        return f"x = {new}: Tensors are immutable"
+    return found
+
+
+def of_keyword(error: Exception) -> str | None:
+    """What to write instead of a keyword that a function refused."""
+    found = re.search(r"unexpected keyword argument '(dim|keepdim)'", str(error))
+    return found and "NumPy's names: axis= for dim=, keepdims= for keepdim="
