@@ -15,31 +15,7 @@ from tapejax.verify.check import check_sample, our_vjp
 from tapejax.verify.samples.custom import SAMPLES, clipped, root, scaled, tripled
 from tests.rules.harness import (
     assert_equal_functions,
-    assert_finite,
-    assert_sample,
-    cases,
-    finite_cases,
-    rules_without_samples,
 )
-
-
-@pytest.mark.parametrize(("sample", "dtype"), cases(SAMPLES, order=1))
-def test_gradient_equals_jax(sample, dtype):
-    assert_sample(sample, dtype, order=1)
-
-
-@pytest.mark.parametrize(("sample", "dtype"), cases(SAMPLES, order=2))
-def test_second_derivative_equals_jax(sample, dtype):
-    assert_sample(sample, dtype, order=2)
-
-
-@pytest.mark.parametrize("sample", finite_cases(SAMPLES))
-def test_gradient_equals_finite_differences(sample):
-    assert_finite(sample)
-
-
-def test_every_rule_has_a_sample():
-    assert rules_without_samples("custom", SAMPLES) == []
 
 
 def draw(*shapes):

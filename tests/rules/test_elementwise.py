@@ -7,26 +7,7 @@ from jax import lax
 from tapejax.rules import elementwise as rules
 from tapejax.verify.check import flat, our_vjp
 from tapejax.verify.samples.elementwise import SAMPLES
-from tests.rules.harness import assert_finite, assert_sample, cases, finite_cases, is_caught, rules_without_samples
-
-
-@pytest.mark.parametrize(("sample", "dtype"), cases(SAMPLES, order=1))
-def test_gradient_equals_jax(sample, dtype):
-    assert_sample(sample, dtype, order=1)
-
-
-@pytest.mark.parametrize(("sample", "dtype"), cases(SAMPLES, order=2))
-def test_second_derivative_equals_jax(sample, dtype):
-    assert_sample(sample, dtype, order=2)
-
-
-@pytest.mark.parametrize("sample", finite_cases(SAMPLES))
-def test_gradient_equals_finite_differences(sample):
-    assert_finite(sample)
-
-
-def test_every_rule_has_a_sample():
-    assert rules_without_samples("elementwise", SAMPLES) == []
+from tests.rules.harness import is_caught
 
 
 def slope(function, x):

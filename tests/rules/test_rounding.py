@@ -8,27 +8,7 @@ from tapejax.rules.registry import TABLE, Rule
 from tapejax.verify.check import check_finite, check_sample, our_vjp
 from tapejax.verify.samples.base import fixed, sample
 from tapejax.verify.samples.rounding import SAMPLES
-from tests.rules.harness import assert_finite, assert_sample, cases, finite_cases, rules_without_samples
-
-
-@pytest.mark.parametrize(("sample", "dtype"), cases(SAMPLES, order=1))
-def test_gradient_equals_jax(sample, dtype):
-    assert_sample(sample, dtype, order=1)
-
-
-@pytest.mark.parametrize(("sample", "dtype"), cases(SAMPLES, order=2))
-def test_second_derivative_equals_jax(sample, dtype):
-    assert_sample(sample, dtype, order=2)
-
-
-@pytest.mark.parametrize("sample", finite_cases(SAMPLES))
-def test_gradient_equals_finite_differences(sample):
-    assert_finite(sample)
-
-
-def test_every_rule_has_a_sample():
-    assert rules_without_samples("rounding", SAMPLES) == []
-
+from tests.rules.harness import assert_finite
 
 TURNING = [
     sample(lax.sign, fixed(np.array([1.5 + 1j, -2 + 0.3j, -0.2j]))),
