@@ -124,4 +124,5 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMESPACES, *_HOMES})
+    inner = [name for name in globals() if name.startswith("__")]
+    return sorted({*__all__, *_NAMESPACES, *_HOMES, *inner, "errors"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -71,10 +71,12 @@ class Gradients:
     def __getitem__(self, key: Tensor | TensorId) -> Any:
         found = self._sums.get(_number(key))
         if found is None:
+            frozen = isinstance(key, Tensor) and not key.requires_grad and jnp.issubdtype(key.dtype, jnp.inexact)
             raise MissingGradientError(
                 f"no gradient for {_describe(key)}: {self.explain(key)}",
                 at=user_line(),
-                fix="use grads.get(tensor) where a missing gradient is fine",
+                fix="make the tensor with requires_grad=True, or " * frozen
+                + "use grads.get(tensor) where a missing gradient is fine",
             )
         return found
 
@@ -98,6 +100,11 @@ class Gradients:
             f"no recorded op leads from it to {roots}: it was not used, was used on another tape, "
             "or every path goes through stop_gradient or detach"
         )
+
+    @property
+    def has_intermediates(self) -> bool:
+        """Whether backward was asked for everything, and not for some tensors only (`wrt`)."""
+        return "roots" in self._told and self._told["wrt"] is None
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, (Tensor, TensorId)) and _number(key) in self._sums
@@ -125,6 +132,13 @@ class Gradients:
             return jnp.zeros_like(leaf.value if isinstance(leaf, Tensor) else leaf) if found is None else found
 
         return jax.tree_util.tree_map(one, tensors, is_leaf=lambda leaf: isinstance(leaf, Tensor))
+
+    def map(self, function: Callable[[Any], Any]) -> Gradients:
+        """A function of each gradient, by tensor again."""
+        made = Gradients()
+        made._sums = {number: function(value) for number, value in self._sums.items()}
+        made._told = self._told
+        return made
 
     def __repr__(self) -> str:
         rows = [f"  TensorId({number}): {_kind(value)}" for number, value in self._sums.items()]

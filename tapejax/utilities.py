@@ -1,7 +1,7 @@
 """What is done with gradients between backward and the optimiser: norms, clipping, accumulation, loss scaling.
 
 All take and return pytrees of arrays (or Tensors, which are recorded as usual), so they go before or
-after any optimiser of optax, and work under jit.
+after any optimiser of optax, and work under jit. A map of Gradients may stand for a pytree.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from tapejax.errors import ArgumentError, DtypeError, GradientMismatchError
+from tapejax.gradients import Gradients
 from tapejax.lift import is_tensor, lift
 from tapejax.recording import plain
 from tapejax.transforms import check_callable, flatten, value_and_grad
@@ -23,7 +24,13 @@ _tree = jax.tree_util
 
 
 def _map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    if isinstance(tree, Gradients):
+        return tree.map(function)
     return _tree.tree_map(function, tree, *rest, is_leaf=is_tensor)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return tree.values() if isinstance(tree, Gradients) else flatten(tree)[0]
 
 
 @functools.partial(lift, name="global_norm")
@@ -40,7 +47,13 @@ def global_norm(gradients: Any) -> Any:
     >>> tj.global_norm({"a": jnp.array([3.0]), "b": jnp.array(4.0)})
     Array(5., dtype=float32)
     """
-    leaves, _ = flatten(gradients)
+    if isinstance(gradients, Gradients) and gradients.has_intermediates:
+        raise ArgumentError(
+            "these Gradients also hold those of what was computed on the way to the loss, which are no part of the norm",
+            at=user_line(),
+            fix="give grads.tree(params), or ask for the parameters only: backward(loss, wrt=params)",
+        )
+    leaves = _leaves(gradients)
     return _norm(*leaves) if leaves else jnp.zeros(())
 
 
@@ -237,5 +250,5 @@ def all_finite(tree: Any) -> Any:
     >>> bool(tj.all_finite({"a": jnp.ones(2), "b": jnp.array(jnp.inf)}))
     False
     """
-    leaves = [plain(leaf) for leaf in flatten(tree)[0]]
+    leaves = [plain(leaf) for leaf in _leaves(tree)]
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])) if leaves else jnp.array(True)

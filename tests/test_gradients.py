@@ -81,3 +81,13 @@ def test_tree_has_the_structure_of_the_parameters():
     tree = grads.tree(params)
     assert np.array_equal(tree["w"], [3.0, 3.0])
     assert tree["b"][0] == 0.0
+
+
+def test_a_frozen_tensor_is_told_how_to_get_a_gradient():
+    frozen, x = tj.tensor([1.0]), tj.tensor([2.0], requires_grad=True)
+    grads = (frozen * x).backward()
+    with pytest.raises(KeyError, match="requires_grad=True, or use grads.get"):
+        grads[frozen]
+    with pytest.raises(KeyError) as caught:
+        grads[tj.tensor([1])]
+    assert "requires_grad=True" not in str(caught.value)

@@ -160,3 +160,10 @@ def test_pages_that_ask_the_network_are_seen(tmp_path, capsys):
         page.write_text(bad)
         assert offline.main(str(tmp_path)) == 1
     assert "example.org" in capsys.readouterr().out
+
+
+def test_dir_lists_what_is_public_only():
+    names = [name for name in dir(tapejax) if not name.startswith("_")]
+    assert {*tapejax.__all__, "numpy", "nn", "errors"} <= set(names)
+    assert not {"importlib", "hot", "lazy", "operators"} & set(names)
+    assert all(hasattr(tapejax, name) for name in names)

@@ -111,3 +111,18 @@ def test_accumulator_sums_small_numbers_in_a_wide_dtype():
     for _ in range(9):
         total.add({"a": jnp.float16(0.25)})  # 1000.25 is 1000 in float16
     assert total.mean()["a"] == jnp.float16(100.225)
+
+
+def test_a_map_of_gradients_may_stand_for_a_pytree():
+    w = tj.tensor([3.0, -4.0], requires_grad=True)
+    grads = lambda **options: tj.backward((w * w / 2).sum(), **options)
+    assert tj.global_norm(grads(wrt=w)) == 5.0
+    clipped = tj.clip_by_norm(grads(wrt=[w]), 1.0)
+    assert isinstance(clipped, tj.Gradients)
+    np.testing.assert_allclose(clipped[w], [0.6, -0.8], rtol=1e-6)
+    assert tj.clip_by_value(grads(), 3.5)[w].tolist() == [3.0, -3.5]
+    assert tj.all_finite(grads())
+    assert not tj.all_finite(tj.backward(w, [jnp.nan, 1.0]))
+    for function in (tj.global_norm, lambda all: tj.clip_by_norm(all, 1.0)):
+        with pytest.raises(tj.TapejaxError, match=r"grads\.tree\(params\), or .* wrt=params"):
+            function(grads())

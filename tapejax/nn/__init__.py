@@ -10,6 +10,7 @@
 
 from tapejax.generator import next_key as _next_key
 from tapejax.nn import layers as _layers
+from tapejax.nn.labels import LabelledOp as _LabelledOp
 from tapejax.surface import mirror as _mirror
 from tapejax.surface.op import Op as _Op
 
@@ -24,7 +25,6 @@ _OPTIONS = {
     "max_pool": "window strides padding",
     "avg_pool": "window strides padding count_padding",
     "embedding": "",
-    "cross_entropy": "axis label_smoothing",
     "binary_cross_entropy": "",
     "ssm_scan": "axis reverse parallel",
     "selective_scan": "parallel",
@@ -32,18 +32,22 @@ _OPTIONS = {
 globals().update(
     {name: _Op(getattr(_layers, name), name, __name__, options.split()) for name, options in _OPTIONS.items()}
 )
+cross_entropy = _LabelledOp(_layers.cross_entropy, "cross_entropy", __name__, ["axis", "label_smoothing"])
 _dropout = globals().pop("dropout")
 
 
-def dropout(x, rate, *, key=None, shape=None):
-    """x with a share `rate` of its elements set to zero and the rest scaled up.
+def dropout(x, rate, *, key=None, shape=None, training=True):
+    """x with a share `rate` of its elements set to zero and the rest scaled up; x itself unless training.
 
     key: a random key; by default tapejax.random's generator gives one. shape: of the mask, broadcast to x.
+    training: a Python bool (under jit a static argument).
 
     >>> import tapejax as tj
     >>> sorted(set(tj.nn.dropout(tj.tensor([1.0] * 100), 0.5).tolist()))
     [0.0, 2.0]
     """
+    if not training:
+        return x
     return _dropout(x, rate, key=_next_key() if key is None else key, shape=shape)
 
 

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tapejax.errors import ArgumentError
+
 Array = jax.Array
 
 
@@ -200,6 +202,17 @@ def _reduced(losses: Array, where: Array | None, reduction: str) -> Array:
     raise ValueError(f'reduction is "mean", "sum" or "none", not {reduction!r}')
 
 
+def _check_fit(logits: Array, labels: Array, axis: int) -> None:
+    """Labels have the shape of the logits, the integer ones without the axis; ones are broadcast."""
+    classes = [size for d, size in enumerate(logits.shape) if d != axis % logits.ndim]
+    want = classes if jnp.issubdtype(labels.dtype, jnp.integer) else list(logits.shape)
+    if labels.ndim != len(want) or any(n != m and 1 not in (n, m) for n, m in zip(labels.shape, want)):
+        raise ArgumentError(
+            f"labels of {labels.dtype}{list(labels.shape)} for logits of {list(logits.shape)}",
+            fix=f"give integers of shape {classes}, or probabilities of shape {list(logits.shape)}",
+        )
+
+
 def cross_entropy(
     logits: Array,
     labels: Array,
@@ -212,6 +225,8 @@ def cross_entropy(
     """-log softmax(logits) at the labels: integers, or probabilities of the shape of the logits.
 
     where: which examples count. The gradient is (softmax - labels), with no logarithm of a small number in sight.
+    A class out of range is an error if the host knows the labels (NumPy, lists, arrays on the CPU); inside of jit and
+    on accelerators it gives NaN, as in jax, and a negative one counts from the end.
 
     >>> import tapejax as tj
     >>> logits = tj.tensor([[0.0, 0.0]], requires_grad=True)
@@ -220,6 +235,7 @@ def cross_entropy(
     """
     log_probabilities = jax.nn.log_softmax(logits, axis)
     labels = jnp.asarray(labels)
+    _check_fit(logits, labels, axis)
     if jnp.issubdtype(labels.dtype, jnp.integer):
         picked = jnp.take_along_axis(log_probabilities, jnp.expand_dims(labels, axis), axis)
         losses = -jnp.squeeze(picked, axis)

@@ -7,7 +7,9 @@ import pytest
 
 import tapejax as tj
 import tapejax.nn as tnn
+from tapejax.lazy import Lazy
 from tapejax.nn import layers
+from tapejax.nn.labels import known
 
 rng = np.random.default_rng(3)
 normal = lambda *shape: rng.standard_normal(shape)
@@ -171,3 +173,43 @@ def test_attention_with_mask_and_causal():
 def test_initializers_are_jaxs():
     key = jax.random.key(0)
     assert np.array_equal(tnn.initializers.he_normal()(key, (3, 4)), jax.nn.initializers.he_normal()(key, (3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([0, 3]), "labels from 0 to 3 for 3 classes"),
+        (jnp.array([-1, 0]), "labels from -1 to 0 for 3 classes"),
+        ([0, 7], "labels from 0 to 7"),
+        (np.array([0.0, 1.0]), r"float32\[2\] for logits of \[2, 3\]"),
+        (np.array([0, 1, 2]), r"int32\[3\] for logits of \[2, 3\]\n(.|\n)*integers of shape \[2\]"),
+        (np.array([[0, 1]]), r"int32\[1, 2\] for"),
+    ],
+)
+def test_labels_that_do_not_fit(labels, message):
+    logits = tj.tensor(np.ones((2, 3), "f"), requires_grad=True)
+    for given in (logits, logits.value):
+        with pytest.raises(tj.TapejaxError, match=message) as caught:
+            tnn.cross_entropy(given, labels)
+        assert __file__ in caught.value.at
+    with pytest.raises(tj.TapejaxError, match=message.replace("2, 3", "3, 2")):
+        tnn.cross_entropy(logits.T, labels, axis=0)
+
+
+def test_labels_that_are_not_known_or_do_not_count_are_not_looked_at():
+    logits = tj.tensor(np.ones((2, 3), "f"), requires_grad=True)
+    pending = tj.tensor([0, 1]) + 5
+    assert known(pending) is None
+    assert type(pending._value) is Lazy, "nothing is computed for a check"
+    assert np.isnan(tnn.cross_entropy(logits, pending).item())
+    assert np.isnan(jax.jit(lambda labels: tnn.cross_entropy(logits.value, labels))(np.array([0, 3])))
+    padded = tnn.cross_entropy(logits, np.array([0, -100]), where=np.array([True, False]))
+    assert np.isclose(padded.item(), np.log(3))
+    np.testing.assert_allclose(padded.backward()[logits][1], 0)
+    assert tnn.cross_entropy(logits, np.ones((2, 1), "f"), reduction="sum").shape == ()
+
+
+def test_dropout_only_while_training():
+    x = tj.tensor(np.ones(8, "f"))
+    assert tnn.dropout(x, 0.5, training=False) is x
+    assert set(tnn.dropout(x, 0.5, training=True).tolist()) <= {0.0, 2.0}
