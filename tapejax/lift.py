@@ -192,6 +192,7 @@ class Lifted:
         except Exception as error:
             explain(error, f"{self._full_name()} of {' '.join(t.aval.str_short() for t in tensors)}")
             raise
+        plan.shown = _shown(function, args, kwargs)
         with self._lock:
             self.plans[key] = plan
             if not kwargs and len(tensors) == len(args) and all(map(is_tensor, args)):
@@ -216,6 +217,16 @@ def name_after(wrapper: Callable[..., Any], function: Callable[..., Any]) -> Non
     wrapper.__name__ = wrapper.__qualname__ = getattr(function, "__name__", type(function).__name__)
     wrapper.__wrapped__ = function  # type: ignore[attr-defined]
     wrapper.__signature__ = _VALUES  # type: ignore[attr-defined]
+
+
+def _shown(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> str:
+    """Options without which a line of the tape says too little: the exponent of a power, the axis of a sum."""
+    try:
+        given = inspect.signature(function).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return ""
+    told = {name: given[name] for name in ("exponent", "axis") if isinstance(given.get(name), (int, tuple))}
+    return "".join(f" {name}={value}" for name, value in told.items())
 
 
 _VALUES = inspect.signature(lambda *values: None)

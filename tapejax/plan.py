@@ -36,7 +36,7 @@ class Plan:
     __slots__ = (
         "_programs", "all_wrt", "backward", "bare", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
         "keeps_all_inputs", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "records", "reversed",
-        "single", "steps_cache", "stepwise", "structure", "wrt", "x64",
+        "shown", "single", "steps_cache", "stepwise", "structure", "wrt", "x64",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +44,7 @@ class Plan:
     ):
         self.name, self.function, self.options = name, function, options
         self.op = camel(name)
+        self.shown = ""  # what its line says of options
         self.x64 = _x64.value
         self.stepwise = False
         self._programs: dict[tuple[Any, ...], Any] = {}
@@ -225,7 +226,7 @@ class OpAction(TapeAction):
         outputs = " ".join(f"%{number}" for number in self.numbers)
         inputs = " ".join(f"%{id.number}" for id in self.inputs)
         steps = "".join(f" {loop}[{step}]" for loop, step in self.steps)
-        return f"{outputs} = {self.plan.name} {inputs}{steps}{' (foreign)' * self.foreign}"
+        return f"{outputs} = {self.plan.name} {inputs}{self.plan.shown}{steps}{' (foreign)' * self.foreign}"
 
     def release(self) -> None:
         self._kept = self.block = None

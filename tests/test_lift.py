@@ -261,3 +261,11 @@ def test_what_jax_says_of_a_trace_is_about_the_users_function():
 
     with pytest.raises(jax.errors.TracerBoolConversionError, match=r"the function decide at \S*test_lift\.py:\d+"):
         tj.lift(decide)(leaf(1.0))
+
+
+def test_a_line_of_the_tape_shows_exponent_and_axis():
+    x = leaf([[1.0, 2.0]])
+    with tj.Tape() as tape:
+        x**3, x.sum(0), x.sum(axis=(0, 1)), x.sum(), tj.numpy.mean(x, axis=1), tj.numpy.cumsum(x, 1)
+    said = [repr(action).split(f"%{x.id.number}")[1] for action in tape]
+    assert said == [" exponent=3", " axis=0", " axis=(0, 1)", "", " axis=1", " axis=1"]
