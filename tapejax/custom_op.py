@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -80,15 +81,22 @@ class CustomOp:
         return f"<custom op {self.name}>"
 
 
+_VALUES = inspect.Signature([inspect.Parameter("values", inspect.Parameter.VAR_POSITIONAL)])
+
+
 def _as_custom_vjp(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
     """The pair as one jax.custom_vjp: honoured by the tape, by jax.grad, under jit and vmap alike."""
 
     def call(*operands, options=()):
         chosen = dict(options)
 
-        @jax.custom_vjp
         def op(*values):
             return forward(*values, **chosen)
+
+        # It goes by forward's name, file and line; by its own signature, since the options are given already.
+        functools.update_wrapper(op, forward)
+        vars(op)["__signature__"] = _VALUES
+        op = jax.custom_vjp(op)
 
         def keep(*values):
             out = forward(*values, **chosen)

@@ -31,8 +31,8 @@ class Slope:
     right: float = 0.0
 
 
-def slope(along: Callable[[float], float], noise: float, size: float, first: float = 0.02) -> Slope:
-    """The slope of `along` at 0, where along(0) is 0.
+def slope(along: Callable[[np.ndarray], np.ndarray], noise: float, size: float, first: float = 0.02) -> Slope:
+    """The slope at 0 of a function that is 0 there; `along` gives its values at several steps.
 
     noise: the rounding error of a value. size: what counts as a large slope here; less than a thousandth of it is
     nothing. first: the largest step. Where the steps turn out too large, as beside a pole, smaller ones are tried.
@@ -45,10 +45,10 @@ def slope(along: Callable[[float], float], noise: float, size: float, first: flo
     return found
 
 
-def _ladder(along: Callable[[float], float], noise: float, size: float, first: float) -> Slope:
+def _ladder(along: Callable[[np.ndarray], np.ndarray], noise: float, size: float, first: float) -> Slope:
     steps = [first * RATIO**-level for level in range(LEVELS) if noise == 0 or noise / (first * RATIO**-level) < size]
     steps = steps if len(steps) >= 4 else [first * 2.0**-level for level in range(5)]
-    ups, downs = np.array([along(h) for h in steps]), np.array([along(-h) for h in steps])
+    ups, downs = np.split(along(np.concatenate([steps, np.negative(steps)])), 2)
     usable = np.isfinite(ups) & np.isfinite(downs)
     if not usable[-1]:
         return Slope(float("nan"), float("inf"), "rough", float(-downs[-1]), float(ups[-1]))

@@ -18,7 +18,8 @@ RIGHT, WRONG, UNCHECKED = "right", "wrong", "unchecked"
 class Row:
     """One input's gradient against one judge.
 
-    verdict: "right", "wrong", or "unchecked" with the reason in `note`.
+    verdict: "right", "wrong", or "unchecked" with the reason in `note`. power: the smallest relative error of a single
+    element of usual size that this judge would notice.
     """
 
     input: str
@@ -34,6 +35,7 @@ class Row:
     tolerance: float = 0.0
     reason: str = ""
     note: str = ""
+    power: float = 0.0
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from tapejax import transforms
 from tapejax.errors import ArgumentError
@@ -19,7 +20,7 @@ from tapejax.program import flatten
 from tapejax.recording import plain
 from tapejax.tape import Tape
 from tapejax.tensor import make
-from tapejax.verify.finite import Slope, slope
+from tapejax.verify.finite import LEVELS, Slope, slope
 from tapejax.verify.tolerance import wide_numpy
 from tapejax.verify.wide import is_analytic, narrowest_float, run_wide, stopping
 from tapejax.where import user_line
@@ -42,6 +43,7 @@ class Subject:
     judge = "jax"
     speaker = "the tape"
     kinks_are_conventions = False  # whether another opinion at a kink is fine
+    thorough = True  # whether single elements are differenced too
 
     def __init__(self, name: str, names: list[str], function: Callable[..., Any], for_jax: Callable[..., Any], values):
         self.name, self.names, self.function = name, names, function
@@ -174,29 +176,36 @@ class Subject:
             self.compiled["vjp"] = jax.jit(lambda values, cts: vjp_at(self.over_arrays, values, self.positions, cts))
         return _filled(self.compiled["vjp"](values, cts), self.positions, len(values))
 
-    def by_jax_twice(self, values: Sequence[Any], cts: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:
-        """jax's gradient of the program, custom rules opened, in its own precision and in float64.
-
-        Their difference is what narrow floats lose here, whoever's rules are used.
-        """
-        if self.program is None:
-            return None
-        program, positions = self.program, self.positions
-        if "twice" not in self.compiled:
-            outputs = lambda real: lambda *values: run_wide(program, values, real=real)[0]
-            self.compiled["twice"] = [
-                jax.jit(lambda values, cts, real=real: vjp_at(outputs(real), values, positions, cts))
-                for real in (None, np.float64)
-            ]
-        narrow, wide = self.compiled["twice"]
-        found = narrow(list(values), list(cts))
-        # Compiled as one, a + b - b may become a. Run step by step it does not; the worse of the two counts.
-        eager = vjp_at(lambda *values: run_wide(program, values, real=None)[0], list(values), positions, list(cts))
+    def in_float64(self, values: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+        """The gradient of the program in float64, custom rules opened: of what the function computes, by jax's rules."""
         with jax.enable_x64(True):
-            yardstick = wide(list(map(wide_value, values)), list(map(wide_value, cts)))
-        away = lambda one, wide: float(np.nanmax(np.abs(wide_numpy(one) - wide_numpy(wide)), initial=0.0))
-        worse = [max(pair, key=lambda g, w=w: away(g, w)) for *pair, w in zip(found, eager, yardstick, strict=True)]
-        return _filled(worse, positions, len(values)), _filled(yardstick, positions, len(values))
+            found = self._opened(np.float64)(list(map(wide_value, values)), list(map(wide_value, cts)))
+        return _filled([wide_numpy(gradient) for gradient in found], self.positions, len(values))
+
+    def rounded(self, values: Sequence[Any], cts: Sequence[Any]) -> list[tuple[list[Any], list[Any]]]:
+        """The same in the program's own precision beside the one in float64, several times.
+
+        Their difference is what narrow floats lose here, whoever's rules are used: at the point as one program, which
+        may turn a + b - b into a, and step by step; and at points that differ from it in the last bits.
+        """
+        program, positions = self.program, self.positions
+        if program is None:
+            return []
+        wide = self.in_float64(values, cts)
+        by_steps = vjp_at(lambda *values: run_wide(program, values, real=None)[0], list(values), positions, list(cts))
+        pairs = [(_filled(by_steps, positions, len(values)), wide)]
+        for number in range(3):
+            point = nudged(values, number) if number else values
+            narrow = _filled(self._opened(None)(list(point), list(cts)), positions, len(values))
+            pairs.append((narrow, self.in_float64(point, cts) if number else wide))
+        return pairs
+
+    def _opened(self, real: Any) -> Callable[..., Any]:
+        program, positions = self.program, self.positions
+        if ("opened", real) not in self.compiled:
+            outputs = lambda *values: run_wide(program, values, real=real)[0]
+            self.compiled["opened", real] = jax.jit(lambda values, cts: vjp_at(outputs, values, positions, cts))
+        return self.compiled["opened", real]
 
     # -- along a line --------------------------------------------------------------------------------
 
@@ -232,19 +241,24 @@ class Line:
             subject.compiled["analytic"] = self.precise and is_analytic(subject.program)
         return subject.compiled["analytic"]
 
-    def at(self, moved: Sequence[Any]) -> float:
-        """What the cotangents make of the change from the point to another one."""
-        if self.precise:
-            with jax.enable_x64(True):
-                outputs, _ = _run_jitted(self.subject)(list(moved), self.held)
-        else:
-            outputs = self.subject.over_arrays(*[jnp.asarray(m, d) for m, d in zip(moved, self.dtypes, strict=True)])
-        total = 0.0
+    def along(self, position: int, direction: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """What the cotangents make of the change from the point to those at some steps along a direction."""
+        if not self.precise:
+            return np.array([self._at(self.moved(position, direction, step)) for step in steps])
+        count = max(len(steps) + 1, 2 * LEVELS + 1)  # always as many: it is compiled once
+        padded = np.zeros(count)
+        padded[: len(steps)] = steps
+        moves = [np.zeros_like(value) if inexact(value) else None for value in self.values]
+        moves[position] = direction
+        with jax.enable_x64(True):
+            found = np.asarray(_walk_jitted(self.subject)(self.values, moves, self.held, self.cts, self.base, padded))
+        return found[: len(steps)] - found[-1]  # the last step is 0
+
+    def _at(self, moved: Sequence[Any]) -> float:
+        outputs = self.subject.over_arrays(*[jnp.asarray(m, d) for m, d in zip(moved, self.dtypes, strict=True)])
         with np.errstate(all="ignore"):
-            for ct, out, base in zip(self.cts, outputs, self.base, strict=True):
-                change = ct * (wide_numpy(out) - base)
-                total += float(np.sum(np.real(change)))
-        return total
+            parts = zip(self.cts, outputs, self.base, strict=True)
+            return float(sum(np.sum(np.real(ct * (wide_numpy(out) - base))) for ct, out, base in parts))
 
     def moved(self, position: int, direction: np.ndarray, t: Any) -> list[Any]:
         moved: list[Any] = list(self.values)
@@ -254,7 +268,7 @@ class Line:
     def slope(self, position: int, direction: np.ndarray, size: float) -> Slope:
         """The slope along a direction of one input."""
         first = 0.02 if self.precise else 0.1
-        return slope(lambda t: self.at(self.moved(position, direction, t)), self.noise, size, first)
+        return slope(lambda steps: self.along(position, direction, steps), self.noise, size, first)
 
     def complex_step(self, position: int, direction: np.ndarray) -> float:
         """The slope from one step along the imaginary axis: nothing cancels, so it is exact to rounding."""
@@ -275,6 +289,36 @@ def _run_jitted(subject: Subject, real: Any = np.float64) -> Callable[..., Any]:
         program = subject.program
         subject.compiled[real] = jax.jit(lambda values, held: run_wide(program, values, real=real, held=held))
     return subject.compiled[real]
+
+
+def _walk_jitted(subject: Subject) -> Callable[..., Any]:
+    """The wide run at many points of a line, one after another, each made a number by the cotangents."""
+    if "walk" not in subject.compiled:
+        program = subject.program
+
+        def walk(values, moves, held, cts, bases, steps):
+            def at(step):
+                moved = [v if move is None else v + step * move for v, move in zip(values, moves, strict=True)]
+                outputs, _ = run_wide(program, moved, held=held)
+                parts = zip(cts, outputs, bases, strict=True)
+                return sum(jnp.sum(jnp.real(ct * (out - base))) for ct, out, base in parts)
+
+            return lax.map(at, steps)
+
+        subject.compiled["walk"] = jax.jit(walk)
+    return subject.compiled["walk"]
+
+
+def nudged(values: Sequence[Any], number: int) -> list[Any]:
+    """The values with every number changed in its last bits, at random."""
+    rng = np.random.default_rng(number)
+    moved = []
+    for value in values:
+        if inexact(value):
+            wide, eps = wide_numpy(value), float(jnp.finfo(value.dtype).eps)
+            value = jnp.asarray(wide * (1 + 2 * eps * rng.choice([-1.0, 1.0], wide.shape)), value.dtype)
+        moved.append(value)
+    return moved
 
 
 def vjp_at(function: Callable[..., Any], values: Sequence[Any], positions: Sequence[int], cts: Sequence[Any]):

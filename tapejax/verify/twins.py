@@ -151,7 +151,7 @@ def compare(f: Callable[..., Any], g: Callable[..., Any], *args: Any, rtol: floa
         said = " and ".join(", ".join(kind.str_short() for kind in each) for each in kinds)
         raise ArgumentError(f"the two functions return different kinds: {said}", at=user_line())
     dtype = max((s.narrowest for s in subjects), key=lambda dtype: jnp.finfo(dtype).eps)
-    tolerance = for_dtype(dtype, rtol=rtol)
+    tolerance = for_dtype(dtype, programs=True, rtol=rtol)
     cts = cotangents([_value(root) for root in runs[0].roots], 0)
     gradients = [_gradients(run, cts) for run in runs]
     apart = lambda a, b: difference(a, b, tolerance).max_rel

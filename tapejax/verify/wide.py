@@ -53,7 +53,8 @@ def run_wide(program: Program, args: Sequence[Any], *, real: Any = np.float64, h
     for eqn in program.eqns:
         values = [env[slot] for slot in eqn.inputs]
         if eqn in stops:
-            results = [values[0] if held is None else held[len(stopped)].astype(values[0].dtype)]
+            kept = lax.stop_gradient(values[0]) if held is None else held[len(stopped)].astype(values[0].dtype)
+            results = [kept]
             stopped.append(results[0])
         else:
             results = bind_wide(eqn, values, real)
@@ -173,7 +174,9 @@ def _cond(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
     return lax.switch(values[0], branches, *values[1:])
 
 
-def _linear_solve(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
+def _linear_solve(eqn: Eqn, values: list[Any], real: Any) -> Sequence[Any]:
+    if real is None:
+        return eqn.bind(values)  # as exact as the program itself, no more
     lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
     before = lengths.matvec + lengths.vecmat
     matrix, factors, b = values[: lengths.matvec], values[before : before + lengths.solve], values[sum(lengths) :]
@@ -191,7 +194,7 @@ REFINEMENTS = 6
 
 
 SPECIAL = {
-    "stop_gradient": lambda eqn, values, real: values,
+    "stop_gradient": lambda eqn, values, real: [lax.stop_gradient(values[0])],
     "scan": _scan, "while": _while, "cond": _cond, "custom_linear_solve": _linear_solve,
     "remat2": _call, "checkpoint": _call, "custom_jvp_call": _call, "custom_vjp_call": _call,
 }  # fmt: skip
