@@ -1,0 +1,213 @@
+"""Full gradients compared element by element: with jax's, and with that of the primal code in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tapejax.verify.finite import Slope, index_of
+from tapejax.verify.report import RIGHT, UNCHECKED, WRONG, Report, Row
+from tapejax.verify.subject import Line, Subject, nudged
+from tapejax.verify.tolerance import Difference, Tolerance, difference, distances, factor, for_dtype, wide_numpy
+
+SUSPECTS = 16  # elements that are differenced by themselves before a custom rule is called wrong
+PRIMAL = "primal code in float64"
+
+
+class Elements:
+    """One order of derivative of one subject: what the tape gave, and the judges that give whole gradients."""
+
+    def __init__(self, subject: Subject, report: Report, order: int, judges, seeds: Sequence[int], rtol: float | None):
+        self.subject, self.report, self.order, self.judges = subject, report, order, judges
+        self.seeds, self.rtol = seeds, rtol
+        self.kinds = [jax.typeof(value).str_short() for value in subject.values]
+        self.narrow = float(jnp.finfo(subject.narrowest).eps) > 1e-15
+        self.lines: dict[int, Line] = {}
+        self.rounding: dict[int, Any] = {}
+        self.cts: list[list[Any]] = []
+        self.ours: list[list[Any]] = []  # per seed, per input
+
+    def _row(self, position: int, against: str, verdict: str, **more: Any) -> Row:
+        row = Row(self.subject.names[position], self.kinds[position], against, self.order, verdict, **more)
+        self.report.rows.append(row)
+        return row
+
+    def _all_rows(self, against: str, verdict: str, note: str) -> None:
+        for position in self.subject.positions:
+            self._row(position, against, verdict, note=note)
+
+    def _line(self, seed: int) -> Line:
+        if seed not in self.lines:
+            self.lines[seed] = self.subject.line(self.subject.values, self.cts[seed])
+        return self.lines[seed]
+
+    # -- the judges --------------------------------------------------------------------------------
+
+    def _jax(self, kinked: set[int]) -> None:
+        subject = self.subject
+        try:
+            theirs = [subject.by_jax(subject.values, cts) for cts in self.cts]
+        except Exception as error:
+            note = f"{subject.judge} cannot differentiate it: {first_line(error)}"
+            self._all_rows(subject.judge, UNCHECKED, note)
+            return
+        for position in subject.positions:
+            judges = [grads[position] for grads in theirs]
+            value = subject.values[position]
+            other = next((j for j in judges if j.dtype != value.dtype or j.shape != value.shape), None)
+            if other is not None:
+                kind = jax.typeof(other).str_short()
+                note = f"the gradient by {subject.judge} is {kind}, the input {self.kinds[position]}"
+                self._row(position, subject.judge, WRONG, note=note)
+                continue
+            self._element_row(position, subject.judge, judges, position in kinked, subject.kinks_are_conventions)
+
+    def _primal(self) -> None:
+        """Custom rules against the code that they stand for: jax has to believe them, and one element is seen here."""
+        subject = self.subject
+        if subject.program is None or subject.kinks_are_conventions or not subject.has_custom_rules:
+            return
+        try:
+            theirs = [subject.in_float64(subject.values, cts) for cts in self.cts]
+        except Exception as error:
+            self._all_rows(PRIMAL, UNCHECKED, f"it cannot be differentiated: {first_line(error)}")
+            return
+        for position in subject.positions:
+            self._element_row(position, PRIMAL, [grads[position] for grads in theirs], True, True)
+
+    def _element_row(self, position: int, against: str, theirs: list[Any], kinked: bool, free_at_kinks: bool) -> None:
+        same = lambda gradient: self.subject.allowed_move(position, wide_numpy(gradient))
+        ours = [same(grads[position]) for grads in self.ours]
+        theirs = [same(gradient) for gradient in theirs]
+        tolerance = for_dtype(self.subject.narrowest, rtol=self.rtol)
+        found, tolerance, seed = self._compared(position, ours, theirs, tolerance, kinked)
+        verdict, note = (RIGHT if found.ok else WRONG), ""
+        if found.ok and tolerance.rtol > 0.5 and self.rtol is None:
+            verdict, note = UNCHECKED, f"no digit of it can be trusted: {tolerance.reason}"
+        if verdict == WRONG and free_at_kinks:
+            confirmed = self._confirmed(position, seed, ours[seed], theirs[seed], tolerance)
+            if confirmed is None:
+                verdict, note = RIGHT, "it differs from its primal code only where that has a kink or no slope"
+            else:
+                found = confirmed
+        if verdict == WRONG:
+            note = factor(found.got, found.expected)
+        self._row(
+            position, against, verdict, max_abs=found.max_abs, max_rel=found.max_rel,
+            index=found.index if found.max_abs else None, got=found.got, expected=found.expected,
+            tolerance=tolerance.rtol, reason=tolerance.reason, note=note, power=tolerance.rtol,
+        )  # fmt: skip
+
+    def _compared(
+        self, position: int, ours: list[Any], theirs: list[Any], tolerance: Tolerance, kinked: bool
+    ) -> tuple[Difference, Tolerance, int]:
+        """The worst difference over the seeds, with the tolerance that rounding turns out to need."""
+        every = [
+            difference(mine, judge, tolerance, self._unit(position, seed))
+            for seed, (mine, judge) in enumerate(zip(ours, theirs, strict=True))
+        ]
+        worst = max(range(len(every)), key=lambda seed: every[seed].max_rel)
+        found = every[worst]
+        if not found.ok and self.rtol is None:
+            tolerance = self._conditioned(position, worst, theirs[worst], tolerance, kinked)
+            found = difference(ours[worst], theirs[worst], tolerance, self._unit(position, worst))
+        return found, tolerance, worst
+
+    def _confirmed(self, position: int, seed: int, ours, theirs, tolerance: Tolerance) -> Difference | None:
+        """Whether finite differences say so too, at one of the worst elements: a custom rule is free at kinks."""
+        apart, relative = distances(ours, theirs, tolerance)
+        line = self._line(seed)
+        steps = scaled(np.ones(ours.shape), wide_numpy(self.subject.values[position]))
+        largest = float(np.abs(ours[np.isfinite(ours)]).max(initial=0.0))
+        suspects = np.argsort(relative, axis=None)[::-1][:SUSPECTS]
+        for element in suspects:
+            index = index_of(int(element), ours.shape)
+            if relative[index] <= tolerance.rtol:
+                break
+            turn = np.exp(-1j * np.angle(ours[index] - theirs[index])) if np.iscomplexobj(ours) else 1.0
+            unit = np.zeros(ours.shape, ours.dtype)
+            unit[index] = steps[index] * turn
+            unit = self.subject.allowed_move(position, unit)
+            with np.errstate(all="ignore"):
+                got = float(np.sum(np.where(unit == 0, 0, ours * unit)).real)
+            found = line.slope(
+                position, unit, max(abs(got) if np.isfinite(got) else 0.0, 1e-3 * largest * steps[index])
+            )
+            if found.kind != "smooth" or not np.isfinite(found.value):
+                continue
+            least = max(abs(found.value), tolerance.floor * largest * steps[index])
+            if not abs(got - found.value) <= tolerance.rtol * least + 5 * found.error:
+                away = float(np.abs(got - found.value)) if np.isfinite(got) else float("inf")
+                got, expected = got / steps[index], found.value / steps[index]
+                return Difference(float(apart[index]), away / max(least, 1e-300), index, got, expected, False)
+        return None
+
+    # -- how much rounding ---------------------------------------------------------------------------
+
+    def _unit(self, position: int, seed: int) -> float:
+        """The rounding error of a gradient whose large terms cancel: that of the value, per length of the input.
+
+        Where it can be measured, it is not guessed.
+        """
+        subject = self.subject
+        if subject.program is None or (self.narrow and self.rtol is None and self._rounded_works(seed)):
+            return 0.0
+        value = np.abs(wide_numpy(subject.values[position]))
+        largest = float(value[np.isfinite(value)].max(initial=0.0)) or 1.0
+        outputs = self._line(0).size_of_value
+        return 64 * float(jnp.finfo(subject.narrowest).eps) * outputs / largest if np.isfinite(outputs) else 0.0
+
+    def _rounded_works(self, seed: int) -> bool:
+        return seed not in self.rounding or bool(self.rounding[seed])
+
+    def _rounded(self, position: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The gradient in the program's precision and in float64, by jax and without custom rules; several of them."""
+        if seed not in self.rounding:
+            try:
+                self.rounding[seed] = self.subject.rounded(self.subject.values, self.cts[seed])
+            except Exception:  # jax cannot differentiate it, or not in float64
+                self.rounding[seed] = []
+        return [(wide_numpy(judge[position]), wide_numpy(wide[position])) for judge, wide in self.rounding[seed]]
+
+    def _conditioned(self, position: int, seed: int, judge: Any, tolerance: Tolerance, kinked: bool) -> Tolerance:
+        """A tolerance that knows how far jax's own gradient can be trusted at this point."""
+        pairs = self._rounded(position, seed) if self.narrow else []
+        if pairs:
+            off = 0.0
+            for narrow, wide in pairs:
+                _, relative = distances(narrow, wide, tolerance)
+                off = max(off, float(relative[np.isfinite(relative)].max(initial=0.0)))
+            name = jnp.dtype(self.subject.narrowest).name
+            reason = f"jax's own {name} gradient is off by {off:.1e} from the one in float64"
+            return tolerance if 4 * off <= tolerance.rtol else Tolerance(4 * off, tolerance.floor, reason)
+        if kinked:
+            return tolerance  # one bit may change the side of a kink; that is no rounding
+        try:
+            others = [self.subject.by_jax(nudged(self.subject.values, i), self.cts[seed])[position] for i in range(3)]
+            moves = [difference(other, judge, tolerance).max_rel for other in others]
+        except Exception:
+            return tolerance
+        reason = f"the gradient moves by {min(moves):.1e} when the inputs change in their last bit"
+        return Tolerance(max(tolerance.rtol, 20 * min(moves)), tolerance.floor, reason)
+
+
+def measure(line: Line, position: int, direction: np.ndarray, size: float, by_step: bool) -> Slope:
+    if by_step:
+        value = line.complex_step(position, direction)
+        return Slope(value, 0.0, "smooth" if np.isfinite(value) else "rough")
+    return line.slope(position, direction, size)
+
+
+def scaled(direction: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """A direction as long as the value is: steps are relative to the input's own size."""
+    sizes = np.abs(value[np.isfinite(value)])
+    return direction * (float(sizes.max(initial=0.0)) or 1.0)
+
+
+def first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
