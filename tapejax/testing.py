@@ -27,6 +27,7 @@ def assert_gradients_match(function: Callable[..., Any], *args: Any, **options: 
     >>> assert_gradients_match(lambda x: jnp.sum(x**2), jnp.array([1.0, 2.0])).ok
     True
     """
+    __tracebackhide__ = True
     report = verify(function, *args, **options)
     report.assert_ok()
     return report
@@ -40,6 +41,7 @@ def assert_custom_rules_match(function: Callable[..., Any], *args: Any, **option
     >>> assert_custom_rules_match(jax.nn.relu, jnp.array([-1.0, 0.5])).ok
     True
     """
+    __tracebackhide__ = True
     report = verify_custom_rule(function, *args, **options)
     report.assert_ok()
     return report

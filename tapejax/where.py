@@ -13,6 +13,7 @@ from jax.extend import source_info_util
 _PACKAGES = tuple(
     os.path.dirname(os.path.abspath(str(file))) + os.sep for file in (__file__, jax.__file__, np.__file__)
 )
+_PACKAGES += (_PACKAGES[0].rstrip(os.sep).removesuffix("tapejax") + "pytest_tapejax" + os.sep,)  # the plugin beside it
 source_info_util.register_exclusion(_PACKAGES[0])  # so that the lines jax keeps are the user's too
 
 

@@ -44,6 +44,10 @@ def test_the_plugin_writes_a_page_for_what_failed(pytester):
     plugin = [] if any("--gradient-reports" in line for line in loaded.outlines) else ["-p", "pytest_tapejax"]
     result = pytester.runpytest(*plugin, "--gradient-reports", "pages", "-p", "no:cacheprovider")
     result.assert_outcomes(failed=1)
+    text = result.stdout.str()
+    assert "VerificationError: WRONG: the gradient of `sin`" in text
+    assert "test_the_plugin_writes_a_page_for_what_failed.py:7" in text.partition("at      ")[2].partition("\n")[0]
+    assert "report.assert_ok()" not in text  # no frame of ours
     (page,) = (pytester.path / "pages").glob("*.html")
     assert "finite differences" in page.read_text()
 

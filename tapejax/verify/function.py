@@ -13,7 +13,7 @@ import numpy as np
 from tapejax.errors import ArgumentError
 from tapejax.verify.elements import Elements, first_line, measure, scaled
 from tapejax.verify.finite import LEVELS, index_of, narrowed
-from tapejax.verify.report import RIGHT, UNCHECKED, WRONG, Kink, Report
+from tapejax.verify.report import RAISES, RIGHT, UNCHECKED, WRONG, Kink, Report
 from tapejax.verify.subject import Line, Subject, cotangents, inexact, random_like
 from tapejax.verify.tolerance import distances, factor, for_dtype, wide_numpy
 from tapejax.where import user_line
@@ -107,7 +107,7 @@ class Check(Elements):
         except ArgumentError:
             raise
         except Exception as error:
-            self._all_rows(subject.speaker, WRONG, f"it raises {first_line(error)}")
+            self._all_rows(subject.speaker, WRONG, f"{RAISES} {first_line(error)}")
             self.cts = self.cts or [[]]
             return
         self.judge()

@@ -12,6 +12,7 @@ import jax
 from tapejax.errors import VerificationError
 
 RIGHT, WRONG, UNCHECKED = "right", "wrong", "unchecked"
+RAISES = "it raises"  # how the note of such a row begins
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class Findings:
     """What every report can do; subclasses have `ok`, `title`, `verdict_line` and `__str__`."""
 
     title = "report"
+    verdict_line = ""
 
     @property
     def ok(self) -> bool:
@@ -66,8 +68,9 @@ class Findings:
 
     def assert_ok(self) -> None:
         """Raise a VerificationError (an AssertionError) with the whole report, if something is wrong."""
+        __tracebackhide__ = True
         if not self.ok:
-            error = VerificationError(str(self))
+            error = VerificationError(f"{self.verdict_line}\n{self}")  # the verdict first: a summary shows one line
             error.report = self
             raise error
 
@@ -132,12 +135,18 @@ class Report(Findings):
     @property
     def verdict_line(self) -> str:
         judges = " and ".join(dict.fromkeys(row.against for row in self.rows if row.verdict != UNCHECKED))
+        raised = next((row for row in self.wrong if row.note.startswith(RAISES)), None)
+        if raised is not None:
+            return f"WRONG: no gradient of `{self.function}` by {raised.against}: {raised.note}"
         if self.wrong:
             by = " and ".join(dict.fromkeys(row.against for row in self.wrong))
             return f"WRONG: the gradient of `{self.function}` disagrees with {by}"
         if not self.ok:
             return f"UNCHECKED: nothing could judge some input of `{self.function}`"
-        return f"right: the gradient of `{self.function}` agrees with {judges}"
+        missing = ", ".join(f"{row.input} against {row.against}" for row in self.rows if row.verdict == UNCHECKED)
+        return f"right: the gradient of `{self.function}` agrees with {judges}" + (
+            f"; not checked: {missing}" if missing else ""
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in types that json.dumps takes."""
@@ -156,7 +165,7 @@ class Report(Findings):
                 row.input, row.kind, row.against, str(row.order), number(row.max_abs), number(row.max_rel),
                 "" if row.index is None else str(list(row.index)), number(row.tolerance), row.verdict,
             )
-            if row.verdict != UNCHECKED
+            if row.verdict != UNCHECKED and not row.note.startswith(RAISES)
             else (row.input, row.kind, row.against, str(row.order), "", "", "", "", row.verdict)
             for row in self.rows
         ]  # fmt: skip
@@ -181,8 +190,19 @@ class Report(Findings):
             f"{number(row.tolerance)} against {row.against}: {row.reason}" for row in self.rows if row.reason
         )
         found += [("tolerance", reason) for reason in reasons]
+        found += [("power", text) for text in self._powers()]
         found += [("note", note) for note in self.notes]
         return list(dict.fromkeys(found))
+
+    def _powers(self) -> Iterable[str]:
+        """What a judge would have noticed, had one element alone been wrong."""
+        if self.wrong:
+            return
+        for name in dict.fromkeys(row.input for row in self.rows):
+            mine = [row for row in self.rows if row.input == name and row.verdict == RIGHT and row.power]
+            if mine:
+                by = ", ".join(f"{row.power:.1e} by {row.against}" for row in mine)
+                yield f"{name}: noticed at one element of usual size is a relative error of {by}"
 
     def __str__(self) -> str:
         [(_, rows, _)] = self.tables()

@@ -40,6 +40,18 @@ def test_custom_jvp_with_the_wrong_tangent():
     assert report.first_wrong.kind == "custom_jvp"
 
 
+def test_an_op_of_ones_own_goes_by_its_name_and_line():
+    @tj.custom_op
+    def cube(x, *, factor=1.0):
+        return factor * x**3
+
+    cube.defbackward(lambda ct, out, x, factor=1.0: (2 * factor * x**2 * ct,))
+    report = tj.verify(lambda x: cube(x, factor=2.0).sum(), X, seeds=1)
+    assert "`cube` (" in report.culprit.verdict_line
+    line = cube.forward.__code__.co_firstlineno
+    assert f"test_custom.py:{line}" in report.culprit.verdict_line
+
+
 def test_a_slope_chosen_at_a_kink_is_fine():
     report = tj.verify_custom_rule(jax.nn.relu, jnp.array([0.0, 1.0, -1.0]))  # its primal code, max, would give a half
     assert report.ok

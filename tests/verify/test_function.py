@@ -46,8 +46,8 @@ def test_a_pytree_has_a_row_per_leaf_and_judge():
 def test_wrong_at_one_element_is_located_and_the_rule_is_named():
     report = tj.verify(lambda x: 3 * twice_at_one(x).sum(), X)
     assert not report.ok
-    (wrong,) = report.wrong
-    assert wrong.against == "finite differences"  # jax calls the same rule, and agrees with it
+    assert {row.against for row in report.wrong} == {"primal code in float64", "finite differences"}
+    wrong = report.wrong[-1]  # jax calls the same rule, and agrees with it
     assert wrong.index == (1,)
     assert wrong.got == pytest.approx(2 * wrong.expected, rel=1e-4)
     assert "2 times" in wrong.note
@@ -85,6 +85,61 @@ def test_what_narrow_floats_lose_is_no_fault():
     report = tj.verify(lambda a: jnp.linalg.inv(a).sum(), hilbert, seeds=1, diagnose=False)
     assert not report.wrong, str(report)
     assert all(row.reason for row in report.rows if row.verdict == "right")
+
+
+def off_at_the_last(part):
+    """x cos(x), whose custom rule is off by a part of one element."""
+    slope = lambda x: jnp.cos(x) - x * jnp.sin(x)
+    return custom(lambda x: x * jnp.cos(x), lambda ct, x: ((ct * slope(x)).at[-1].multiply(1 + part),))
+
+
+@pytest.mark.parametrize("size", [5, 100, 10_000])
+def test_one_wrong_element_among_many(size):
+    x = jax.random.normal(jax.random.key(1), (size,))
+    function = off_at_the_last(1e-2)
+    report = tj.verify(lambda x: jnp.sum(function(x)), x, seeds=1, diagnose=False)
+    assert "primal code in float64" in {row.against for row in report.wrong}
+    assert {row.index for row in report.wrong} == {(size - 1,)}
+    rule = tj.verify_custom_rule(function, x, seeds=1).first_wrong
+    assert rule.worst.index == (size - 1,)
+    assert "1.01 times" in rule.worst.note
+    if size < 1000:  # finite differences see it by themselves
+        assert not tj.verify(function, x, against="finite", seeds=1, diagnose=False).ok
+        right = tj.verify(off_at_the_last(0.0), x, seeds=1)
+        assert right.ok, str(right)
+        assert max(row.power for row in right.rows) < 1e-2
+        assert "noticed at one element" in str(right)
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(4, "right"), (5, "right"), (6, "right"), (7, "unchecked")])
+def test_tolerances_grow_by_what_float32_loses_and_no_further(size, verdict):
+    rows = jnp.arange(float(size))
+    hilbert = 1.0 / (rows[:, None] + rows + 1)
+    solve = lambda b: jnp.linalg.solve(hilbert, b)  # the condition number grows by 30 with each row
+    report = tj.verify(solve, jnp.ones(size), seeds=1, diagnose=False)
+    row = report.rows[-1]
+    assert (row.against, row.verdict) == ("finite differences", verdict), str(report)
+    assert "float32 gradient is off by" in (row.reason or row.note)
+    if verdict == "right":
+        assert row.max_rel <= row.tolerance < 0.5
+        assert row.tolerance > 2e-5
+    # Ten times what was measured is not excused by it.
+    wrong = custom(solve, lambda ct, b: ((1 + 10 * row.tolerance) * jnp.linalg.solve(hilbert.T, ct),))
+    assert row.verdict == "unchecked" or not tj.verify(wrong, jnp.ones(size), seeds=1, diagnose=False).ok
+
+
+def test_what_was_not_checked_is_said_and_what_raised():
+    report = tj.verify(lambda x: lax.scan(lambda c, v: (c * lax.stop_gradient(v) + v, v), 1.0, x)[0], X, seeds=1)
+    assert report.verdict_line.endswith("; not checked: x against finite differences")
+
+    def refuse(x, ct):
+        raise ValueError("not today")
+
+    raising = jax.custom_vjp(jnp.sin)
+    raising.defvjp(lambda x: (jnp.sin(x), x), refuse)
+    report = tj.verify(raising, X, seeds=1, diagnose=False)
+    assert "it raises ValueError: not today" in report.verdict_line
+    assert report.tables()[0][1][1][4] == ""  # no error of 0
 
 
 def test_second_derivatives():
