@@ -23,7 +23,10 @@ def gradients(contestant, workload, calls=1):
     return contestant.canonical(workload, sampling.warm(contestant.prepare(workload).gradient, calls))
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+QUICK = {"add", "getitem", "matmul", "mlp_2x4", "chain"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in WORKLOADS])
 def test_gradients_are_those_of_jax(name, ours):
     workload = WORKLOADS[name]
     expected = gradients(ours["jax.jit"], workload)

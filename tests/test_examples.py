@@ -28,6 +28,7 @@ def test_examples_are_short(path):
     assert len(path.read_text().splitlines()) <= 80
 
 
+@pytest.mark.slow
 def test_maml_equals_jax():
     maml = load("01_maml")
     p, tasks = maml.start(jax.random.key(0), width=4), maml.sine_tasks(jax.random.key(1), n=2, size=4)
@@ -56,7 +57,7 @@ def test_gradient_penalty_equals_jax():
 
 
 @pytest.mark.parametrize("stem", ["03_equinox", "04_flax_nnx"])
-@pytest.mark.parametrize("jit", [lambda f: f, tj.jit, jax.jit], ids=["eager", "tapejax.jit", "jax.jit"])
+@pytest.mark.parametrize("jit", [pytest.param(lambda f: f, marks=pytest.mark.slow), tj.jit, jax.jit], ids=["eager", "tapejax.jit", "jax.jit"])  # fmt: skip
 def test_training_equals_jax(stem, jit):
     pytest.importorskip(stem[3:].split("_")[0])
     example = load(stem)
@@ -65,13 +66,15 @@ def test_training_equals_jax(stem, jit):
     np.testing.assert_allclose(ours, judge, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_decorator_changes_nothing_but_speed():
     eager, compiled = load("05_optax_step").main()
     np.testing.assert_allclose(eager, compiled, rtol=1e-5)
     assert eager[-1] < 0.1 * eager[0]
 
 
-@pytest.mark.parametrize("jit", [pytest.param(lambda f: f, marks=pytest.mark.slow), jax.jit], ids=["eager", "jax.jit"])
+@pytest.mark.slow
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jax.jit"])
 def test_state_space_step_equals_jax(jit):
     example = load("07_selective_state_space")
     values = example.start(jax.random.key(0), width=4, inner=4, state=2, blocks=1)
@@ -93,6 +96,7 @@ def test_state_space_step_equals_jax(jit):
     )
 
 
+@pytest.mark.slow
 def test_selective_copying_asks_for_the_symbols_in_order():
     example = load("07_selective_state_space")
     tokens, symbols = example.data(jax.random.key(0), batch=5, length=20)
@@ -101,6 +105,7 @@ def test_selective_copying_asks_for_the_symbols_in_order():
         assert (row[-example.ASKED :] == example.MARK).all()
 
 
+@pytest.mark.slow
 def test_wrong_rules_are_named():
     reports = load("08_verify_custom_rule").main()
     assert reports["exact"].ok
@@ -108,6 +113,7 @@ def test_wrong_rules_are_named():
     assert reports["forgotten_sum"].first_wrong.worst.input == "argument 1"
 
 
+@pytest.mark.slow
 def test_a_long_recurrence_equals_jax():
     example = load("06_checkpoint")
     losses, p = example.train(steps=400, rounds=3)

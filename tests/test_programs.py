@@ -74,11 +74,18 @@ def same(found, expected, rtol, how):
         assert outcome.ok, outcome.message
 
 
-def marks(case):
-    return [pytest.mark.slow] if case.slow or case.function.__module__ == zoo.__name__ else []
+# What is quick, with something of every kind; the others run with the slow tests.
+QUICK = {
+    "checkpointed", "conv_net", "custom_rules_inside", "dot_product_attention", "eigh_loss", "empty", "fft_filter", "graph_net",
+    "implicit_root", "iterative_solve", "leapfrog_by_fori", "loops_and_nested_jit", "not_finite", "single", "ties_and_kinks",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(case)) for name, case in PROGRAMS.items()])
+def marks(name):
+    return [] if name in QUICK else [pytest.mark.slow]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in PROGRAMS])
 def test_gradients_are_those_of_jax(name):
     case = PROGRAMS[name]
     leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, case.arguments))

@@ -38,9 +38,14 @@ def split(samples):
 CHUNKS = chunks()
 
 
-@pytest.mark.parametrize(
-    "sample", CHUNKS, ids=lambda sample: f"{sample[0].removeprefix('tapejax.')}.{sample[1]}({sample[2]})"
-)
+def case(sample):
+    """What is compiled together runs in one process."""
+    module, name, arguments = sample
+    together = pytest.mark.xdist_group("samples of " + " ".join(CHUNKS[sample][0]))
+    return pytest.param(sample, id=f"{module.removeprefix('tapejax.')}.{name}({arguments})", marks=together)
+
+
+@pytest.mark.parametrize("sample", [case(sample) for sample in CHUNKS])
 def test_sample(sample):
     found = judge.together(CHUNKS[sample])[str(sample)]
     if isinstance(found, Exception):
