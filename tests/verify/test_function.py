@@ -138,7 +138,8 @@ def test_what_was_not_checked_is_said_and_what_raised():
     raising = jax.custom_vjp(jnp.sin)
     raising.defvjp(lambda x: (jnp.sin(x), x), refuse)
     report = tj.verify(raising, X, seeds=1, diagnose=False)
-    assert "it raises ValueError: not today" in report.verdict_line
+    assert "it raises" in report.verdict_line
+    assert "ValueError: not today" in report.verdict_line
     assert report.tables()[0][1][1][4] == ""  # no error of 0
 
 
