@@ -4,9 +4,17 @@ import jax
 import pytest
 
 import tapejax as tj
+from tapejax.caches import clear_plans
 from tests.verify.faults import RIGHT_CUSTOM, WRONG_CUSTOM, WRONG_RULES, planted
 
 name = lambda fault: fault.name.replace(", ", "-").replace(" ", "_")
+
+
+@pytest.fixture
+def clean():
+    """What was compiled with a wrong rule is forgotten."""
+    yield
+    clear_plans()
 
 
 def half(faults):
@@ -23,7 +31,7 @@ def test_there_are_twenty_of_each():
 
 
 @pytest.mark.parametrize("fault", half(WRONG_RULES))
-def test_a_wrong_rule_is_found_and_named(fault, monkeypatch):
+def test_a_wrong_rule_is_found_and_named(fault, monkeypatch, clean):
     planted(fault, monkeypatch)
     detail = "ops" if fault.op == "scan" else "primitives"  # opened, a scan has no rule of its own to be wrong
     function = fault.function if detail == "primitives" else _as_scan(fault.function)
