@@ -259,4 +259,4 @@ PROGRAMS = {
 }  # fmt: skip
 
 KINDS = {"elementwise": ELEMENTWISE, "kinks": KINKS, "linalg": LINALG, "narrow": NARROW, "programs": PROGRAMS}
-NEAR = {"elementwise": 4, "kinks": 12, "linalg": 5, "narrow": 6, "programs": 13}
+NEAR = {"elementwise": 3, "kinks": 8, "linalg": 3, "narrow": 4, "programs": 7}

@@ -79,6 +79,7 @@ def test_a_nan_where_there_is_a_slope_is_wrong():
     assert "where" in report.wrong[0].note
 
 
+@pytest.mark.slow
 def test_what_narrow_floats_lose_is_no_fault():
     rows = jnp.arange(6.0)
     hilbert = 1.0 / (rows[:, None] + rows + 1)  # its condition number is 1e7, float32 has 7 digits
@@ -93,7 +94,7 @@ def off_at_the_last(part):
     return custom(lambda x: x * jnp.cos(x), lambda ct, x: ((ct * slope(x)).at[-1].multiply(1 + part),))
 
 
-@pytest.mark.parametrize("size", [5, 100, 10_000])
+@pytest.mark.parametrize("size", [pytest.param(5, marks=pytest.mark.slow), 100, 10_000])
 def test_one_wrong_element_among_many(size):
     x = jax.random.normal(jax.random.key(1), (size,))
     function = off_at_the_last(1e-2)
@@ -111,7 +112,15 @@ def test_one_wrong_element_among_many(size):
         assert "noticed at one element" in str(right)
 
 
-@pytest.mark.parametrize(("size", "verdict"), [(4, "right"), (5, "right"), (6, "right"), (7, "unchecked")])
+@pytest.mark.parametrize(
+    ("size", "verdict"),
+    [
+        pytest.param(4, "right", marks=pytest.mark.slow),
+        pytest.param(5, "right", marks=pytest.mark.slow),
+        (6, "right"),
+        (7, "unchecked"),
+    ],
+)
 def test_tolerances_grow_by_what_float32_loses_and_no_further(size, verdict):
     rows = jnp.arange(float(size))
     hilbert = 1.0 / (rows[:, None] + rows + 1)
