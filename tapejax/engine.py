@@ -102,7 +102,12 @@ def run(
                 if leads is None or leads[len(actions) - 1]:
                     pull(action, grads, step)
             except ReplayError as error:  # it names the action and the reason already
-                error.gradients, error.actions, error.index, error.failed = grads, list(actions), len(actions) - 1, action
+                error.gradients, error.actions, error.index, error.failed = (
+                    grads,
+                    list(actions),
+                    len(actions) - 1,
+                    action,
+                )
                 raise
             except Exception as cause:
                 raise failure(action, actions, grads, cause) from cause

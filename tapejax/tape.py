@@ -388,9 +388,7 @@ class Scope:
 
     __slots__ = ("bindings", "enabled", "manner", "tape", "task", "thread")
 
-    def __init__(
-        self, tape: Tape, enabled: bool, owner: tuple[object, Any], bindings: Any = None, manner: Any = None
-    ):
+    def __init__(self, tape: Tape, enabled: bool, owner: tuple[object, Any], bindings: Any = None, manner: Any = None):
         self.tape = tape
         self.enabled = enabled
         self.thread, self.task = owner
