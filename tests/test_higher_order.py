@@ -36,7 +36,10 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("f", "judge"), FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize(
+    ("f", "judge"),
+    [pytest.param(*pair, id=name, marks=[pytest.mark.slow] * (name == "scan")) for name, pair in FUNCTIONS.items()],
+)
 def test_orders_one_to_three(f, judge):
     x = leaf(X)
     first, second = jax.grad(judge), jax.grad(squared(jax.grad(judge)))

@@ -30,7 +30,12 @@ REPARAMETRISED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REPARAMETRISED)
+SLOW = {"beta", "dirichlet", "t"}  # gamma stands for them
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in REPARAMETRISED]
+)
 def test_gradients_through_parameters(name):
     with jax.enable_x64(True):
         given = [jnp.asarray(p, "float64") for p in REPARAMETRISED[name]]

@@ -244,13 +244,22 @@ def check(program, leaves):
         assert outcome.ok, outcome.message
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, print_blob=True)
+@settings(max_examples=6, deadline=None, derandomize=True, print_blob=True)
 @given(programs)
 def test_any_program(program):
     with jax.enable_x64(True):
         check(program, numbers(3, LEAVES))
 
 
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None, derandomize=True, print_blob=True)
+@given(programs)
+def test_many_programs(program):
+    with jax.enable_x64(True):
+        check(program, numbers(3, LEAVES))
+
+
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(programs, st.integers(2, 5))
 def test_any_program_in_small_blocks(program, limit):
@@ -259,6 +268,7 @@ def test_any_program_in_small_blocks(program, limit):
         check(program, numbers(3, LEAVES))
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(programs)
 def test_any_program_without_fusion(program):

@@ -87,8 +87,13 @@ OVER = {"tensors": tnp, "arrays": jnp}
 
 def cases(functions):
     """Each function over Tensors; three of them over arrays too, where it is one op whatever it does."""
-    several = [pytest.param(f, "tensors", id=name) for name, f in functions.items()]
-    return several + [pytest.param(f, "arrays", id=f"{name}-arrays") for name, f in list(functions.items())[:3]]
+    marks = lambda name: [] if name in QUICK else [pytest.mark.slow]
+    several = [pytest.param(f, "tensors", id=name, marks=marks(name)) for name, f in functions.items()]
+    one_op = list(functions.items())[:3]
+    return several + [pytest.param(f, "arrays", id=f"{name}-arrays", marks=marks(name)) for name, f in one_op]
+
+
+QUICK = {"control", "elementwise", "matmul", "power", "softmax", "affine"}  # the others run with the slow tests
 
 
 def close(ours, judge):
@@ -154,6 +159,7 @@ def test_jacobians_of_order_one_to_three(f, over):
     close(jax.jit(functools.partial(all_jacobians, tj, ours))(x, x * x), all_jacobians(jax, judge, x, x * x))
 
 
+@pytest.mark.slow
 def test_eager_equals_compiled_in_orders_two_and_three():
     f = functools.partial(FUNCTIONS["elementwise"], tnp)
     x = jnp.asarray(X)

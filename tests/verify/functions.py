@@ -259,4 +259,4 @@ PROGRAMS = {
 }  # fmt: skip
 
 KINDS = {"elementwise": ELEMENTWISE, "kinks": KINKS, "linalg": LINALG, "narrow": NARROW, "programs": PROGRAMS}
-NEAR = {"elementwise": 3, "kinks": 8, "linalg": 3, "narrow": 4, "programs": 7}
+NEAR = {"elementwise": 2, "kinks": 5, "linalg": 2, "narrow": 2, "programs": 3}
