@@ -16,12 +16,12 @@ WIDE = ("float64", "complex128")
 def cases(samples, *, order):
     """(sample, dtype) for every sample of a family that is checked at this order.
 
-    The first three samples of each rule run in double precision at order 1, the first also at order 2.
+    The first two samples of each rule run in double precision at order 1, the first also at order 2.
     What mostly repeats that is left to the slow run.
     """
 
     def marks(number, dtype):
-        return [] if dtype in WIDE and number < (3 if order == 1 else 1) else [pytest.mark.slow]
+        return [] if dtype in WIDE and number < (2 if order == 1 else 1) else [pytest.mark.slow]
 
     return [
         pytest.param(sample, dtype, id=f"{name_of(primitive)}-{number}-{dtype}", marks=marks(number, dtype))

@@ -39,10 +39,12 @@ CHUNKS = chunks()
 
 
 def case(sample):
-    """What is compiled together runs in one process."""
+    """What is compiled together runs in one process; the two largest modules with the slow tests."""
     module, name, arguments = sample
-    together = pytest.mark.xdist_group("samples of " + " ".join(CHUNKS[sample][0]))
-    return pytest.param(sample, id=f"{module.removeprefix('tapejax.')}.{name}({arguments})", marks=together)
+    marks = [pytest.mark.xdist_group("samples of " + " ".join(CHUNKS[sample][0]))]
+    if module in ("tapejax.numpy", "tapejax.scipy.special"):
+        marks.append(pytest.mark.slow)
+    return pytest.param(sample, id=f"{module.removeprefix('tapejax.')}.{name}({arguments})", marks=marks)
 
 
 @pytest.mark.parametrize("sample", [case(sample) for sample in CHUNKS])
