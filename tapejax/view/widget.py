@@ -19,7 +19,7 @@ def viewer(cursor: Cursor, film: dict[str, Any]) -> Any:
 
 @functools.cache
 def _widget_class() -> type[Any]:
-    import anywidget
+    import anywidget  # pyright: ignore[reportMissingImports]
     import traitlets
 
     class Viewer(anywidget.AnyWidget):
