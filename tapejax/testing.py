@@ -71,7 +71,7 @@ def smooth_arrays(
     >>> test()
     """
     import jax.numpy as jnp
-    from hypothesis import strategies
+    from hypothesis import strategies  # pyright: ignore[reportMissingImports]
 
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     size = int(np.prod(shape))

@@ -20,7 +20,7 @@ def viewer(cursor: Cursor, film: dict[str, Any]) -> Any:
 @functools.cache
 def _widget_class() -> type[Any]:
     import anywidget  # pyright: ignore[reportMissingImports]
-    import traitlets
+    import traitlets  # pyright: ignore[reportMissingImports]
 
     class Viewer(anywidget.AnyWidget):
         _esm = asset("stepper.js")
