@@ -77,17 +77,8 @@ class TapeReport(Findings):
     seconds: float = 0.0
 
     @property
-    def ok(self) -> bool:
-        """Whether no action is wrong, and at least one was checked."""
-        return not self.wrong and any(action.verdict == RIGHT for action in self.actions)
-
-    @property
-    def wrong(self) -> list[ActionResult]:
-        return [action for action in self.actions if action.verdict == WRONG]
-
-    @property
-    def first_wrong(self) -> ActionResult | None:
-        return next(iter(self.wrong), None)
+    def judged(self) -> list[ActionResult]:
+        return self.actions
 
     @property
     def title(self) -> str:

@@ -68,16 +68,8 @@ class RuleReport(Findings):
     seconds: float = 0.0
 
     @property
-    def ok(self) -> bool:
-        return not self.wrong and any(call.verdict == RIGHT for call in self.calls)
-
-    @property
-    def wrong(self) -> list[RuleResult]:
-        return [call for call in self.calls if call.verdict == WRONG]
-
-    @property
-    def first_wrong(self) -> RuleResult | None:
-        return next(iter(self.wrong), None)
+    def judged(self) -> list[RuleResult]:
+        return self.calls
 
     @property
     def title(self) -> str:

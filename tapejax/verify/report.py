@@ -54,14 +54,27 @@ class Kink:
 
 
 class Findings:
-    """What every report can do; subclasses have `ok`, `title`, `verdict_line` and `__str__`."""
+    """What every report can do; subclasses have `judged` (what has a verdict each), `title`, `verdict_line` and `__str__`."""
 
     title = "report"
     verdict_line = ""
 
     @property
-    def ok(self) -> bool:
+    def judged(self) -> Sequence[Any]:
         raise NotImplementedError
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong, and at least one thing was checked."""
+        return not self.wrong and any(result.verdict == RIGHT for result in self.judged)
+
+    @property
+    def wrong(self) -> list[Any]:
+        return [result for result in self.judged if result.verdict == WRONG]
+
+    @property
+    def first_wrong(self) -> Any:
+        return next(iter(self.wrong), None)
 
     def to_json(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -125,8 +138,8 @@ class Report(Findings):
         return bool(self.rows) and not self.wrong and judged == everything
 
     @property
-    def wrong(self) -> list[Row]:
-        return [row for row in self.rows if row.verdict == WRONG]
+    def judged(self) -> list[Row]:
+        return self.rows
 
     @property
     def title(self) -> str:
