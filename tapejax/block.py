@@ -3,9 +3,14 @@
 A Block is a short run of op calls of one tape. Shapes and dtypes are known when a call is noted, so
 a wrong one raises at its own line; the numbers come later. A block runs when one of its values is
 looked at, when it is full, or in backward. The first time a structure of calls comes, its calls run
-one by one, each by its own jitted plan. The second time it is compiled as one program, in the
-calling thread (a compiler in the background would compete with the loop it wants to speed up, and
-make it depend on timing which program ran), and found by its structure from then on.
+one by one, each by its own jitted plan. The second time (one call alone: after some more) it is
+compiled as one program, in the calling thread (a compiler in the background would compete with the
+loop it wants to speed up, and make it depend on timing which program ran), and found by its
+structure from then on.
+
+On the tape a block is one entry. Its actions are written when somebody looks at them; a backward that
+runs the whole block as one program never needs them. On a tape that keeps only what a live tensor can
+reach they are written when the block runs, so that each keeps just what its own backward reads.
 """
 
 from __future__ import annotations
@@ -14,19 +19,22 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from sys import getrefcount
 from typing import Any
 from weakref import ref
 
 import jax
 
-from tapejax.lazy import Lazy
+from tapejax.compat import is_tracing
 from tapejax.plan import OpAction, Plan
+from tapejax.tape import Pending, TensorId
+from tapejax.tensor import Tensor, Tracer
 
 LIMIT = 128  # calls in a block: enough for a training step, little enough to compile
 MAX_LAYOUTS = 512
 MAX_PROGRAMS = 64  # of one layout
+PATIENCE_WITH_ONE = 16  # how often one call alone comes before it is compiled with its backward: little is gained by it
 
 _x64, _device, _precision = jax.enable_x64, jax.default_device, jax.default_matmul_precision
 
@@ -45,133 +53,212 @@ class Fusion:
 
 fusion = Fusion()
 
+_NOTHING = nullcontext()
+
 # What getrefcount gives for an item that only its list holds.
-(_ONLY_LISTED,) = [getrefcount(item) for item in [object()]]
+(_ONLY_LISTED,) = map(getrefcount, [object()])
+_CONCRETE: set[type] = set()  # types of values seen that are not tracers
 
 
-class Block:
+class Block(Pending):
     """A run of op calls, noted by the thread that owns the tape, run once by whoever needs a value.
 
-    Calls are noted as numbers: results count up from 0, values from outside down from -1. Values and
-    identities are numbered apart: a detached tensor shares its value, not its identity.
+    Values are numbered: results count up from 0, those from outside down from -1. A tensor from
+    outside that needs a gradient is known by its identity, any other by its value.
 
-    key: for each call its plan, then for each operand the slot of its value and, if it needs a
-    gradient, the slot of its identity. Where two blocks have equal keys, the same program fits both.
+    key: for each call its plan, then the slots of its operands. Where two blocks have equal keys, the
+    same program fits both.
 
     Noting takes no lock. Another thread that runs the block seals it first: who has noted a call and
-    then finds the block sealed sees to the call with `catch_up`.
+    then finds the block sealed asks whether it was `missed`.
     """
 
     __slots__ = (
-        "actions", "device", "externals", "id_leaf", "id_numbers", "identities", "key", "layout", "limit", "lock",
-        "numbers", "outside", "precision", "results", "sealed", "x64",
+        "actions", "device", "env", "epoch", "externals", "key", "layout", "led", "lock", "logged", "numbers", "others",
+        "outside", "owners", "precision", "ran", "results", "sealed", "weak", "wheres", "x64",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: Any, weak: bool) -> None:
+        self.epoch = epoch
+        self.weak = weak  # whether the tape keeps only what a live tensor can reach
+        self.logged = False  # whether it is on the tape: it is as soon as a call is recorded
         self.key: list[Any] = []
-        self.layout: Layout | None = None  # of the calls that ran
-        self.externals: list[Any] = []
-        self.outside: dict[int, int] = {}  # by id() of an external value: its slot
-        self.results: list[Lazy] = []
-        self.numbers: list[int] = []  # by result: the number of its identity, 0 if it has none
-        self.identities: dict[int, int] = {}  # by number: the slot
-        self.id_numbers: list[int] = []  # by external identity: its number, and whether it is a leaf
-        self.id_leaf: list[bool] = []
-        self.actions: list[ref[OpAction] | None] = []  # one per call; None if it is not recorded
-        self.sealed = False
-        self.limit = LIMIT
+        self.wheres: list[Any] = []  # by call: the user's line; None if it is not recorded
+        self.results: list[Any] = []  # by result: its Tensor
+        self.externals: list[Any] = []  # values from outside
+        self.owners: dict[int, Any] = {}  # by slot of those that need a gradient: the identity
+        self.led: list[int] = []  # the slots of those that an action made
+        self.outside: dict[int, int] = {}  # by id() of such an identity, or of a value that needs none: its slot
+        self.others: list[int] = []  # by operand that needs no gradient, of a recorded call: the number of its identity
+        self.sealed = self.ran = False
+        self.layout: Layout | None = None  # of the calls that are part of it, once it is sealed
+        self.numbers: list[int] = []  # by result: the number of its identity, once it is written or has run
+        self.actions: list[Any] | None = None  # once they are written
+        self.env: dict[int, Any] | None = None  # by slot: what backward reads, if it ran before they were
         self.lock = threading.RLock()
         self.x64, self.device, self.precision = _x64.value, _device.value, _precision.value
 
-    def takes_more(self) -> bool:
-        return (
-            not self.sealed
-            and len(self.actions) < self.limit
-            and self.x64 is _x64.value
-            and self.device is _device.value
-            and self.precision is _precision.value
-        )
+    def bring(self, tensor: Tensor) -> int | None:
+        """The slot of a tensor that is not a pending result of this block; None if it is being traced."""
+        value, needs = tensor._value, tensor._kind.requires_grad
+        if tensor._slot is not None:
+            if type(value) is Tensor and value._value is self and not needs:
+                return value._slot
+            value = tensor.value
+        handle = id(tensor._id if needs else value)
+        slot = self.outside.get(handle)
+        if slot is not None and self.externals[~slot] is value:
+            return slot
+        if type(value) not in _CONCRETE:
+            if isinstance(value, Tracer):
+                return None
+            _CONCRETE.add(type(value))
+        externals = self.externals
+        externals.append(value)
+        slot = self.outside[handle] = -len(externals)
+        if needs:
+            self.owners[slot] = owner = tensor._id
+            if owner._producer is not None:
+                self.led.append(slot)
+        return slot
+
+    def missed(self, slot: int) -> bool:
+        """Whether a call was noted too late, while another thread sealed the block."""
+        with self.lock:
+            return self.layout is not None and slot >= self.layout.n_results
+
+    def seal(self) -> Layout:
+        """From now on no call becomes part of the block."""
+        if self.layout is None:
+            self.sealed = True
+            n_calls = len(self.wheres)
+            layout = layout_of(tuple(self.key))
+            if len(layout.steps) > n_calls:  # the owner is just noting a call, and will see that it was missed
+                layout = layout_of(layout.beginning(n_calls))
+            self.results, self.externals = self.results[: layout.n_results], self.externals[: layout.n_externals]
+            self.layout = layout
+        return self.layout
+
+    # -- actions -------------------------------------------------------------------------------------
+
+    def write(self) -> list[OpAction]:
+        with self.lock:
+            if self.actions is None:
+                made = self._written(self.seal())
+                self.actions = [ref(action) for action in made] if self.weak else made
+        if not self.weak:
+            return self.actions
+        found = [action() for action in self.actions]
+        return [action for action in found if action is not None]
+
+    def _written(self, layout: Layout) -> list[OpAction]:
+        """Actions of the recorded calls; of a block that is held weakly, those that a live tensor can reach."""
+        results = self.results
+        if not self.numbers:
+            self.number()
+        held = self.held()
+        wanted = layout.reached_from(held) if self.weak and not self.ran else None
+        identities: dict[int, TensorId] = {}
+        actions: list[OpAction] = []
+        others = 0
+        for index, step in enumerate(layout.steps):
+            plan = step.plan
+            if not plan.records:
+                continue
+            if wanted is None or index in wanted:
+                numbers = tuple(self.numbers[step.first : step.first + plan.n_out])
+                given = iter(self.others[others : others + plan.n_in - plan.n_ids])
+                inputs = [
+                    (self.owners[slot] if slot < 0 else identities[slot]) if needs else TensorId(next(given))
+                    for slot, needs in zip(step.slots, plan.wrt)
+                ]
+                kept = None if self.env is None else tuple([self.env[slot] for slot in step.kept])
+                action = OpAction(plan, inputs, numbers, kept, self.wheres[index], self.epoch)
+                if not self.ran or self.env is not None:
+                    action.block, action.index = self, index
+                for i, number in enumerate(numbers):
+                    identities[step.first + i] = TensorId(number, action if plan.out_kinds[i].requires_grad else None)
+                actions.append(action)
+            others += plan.n_in - plan.n_ids
+        if not self.ran:
+            alive = set(held)
+            for slot, tensor in enumerate(results):
+                if slot not in alive:
+                    results[slot] = None  # only the block held it
+                elif slot in identities:
+                    tensor._id = identities[slot]
+        self.env = None
+        return actions
+
+    def action_of(self, number: int) -> OpAction:
+        self.weak = False
+        return next(action for action in self.write() if number in action.numbers)
+
+    def is_over(self) -> bool:
+        if self.weak and self.actions:
+            self.actions = [action for action in self.actions if action() is not None]
+        return self.ran and not self.actions and (self.weak or not self.layout.recorded)  # type: ignore[union-attr]
+
+    # -- running ---------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Run what was noted. What nobody can look at any more is not computed."""
         with self.lock:
-            if self.sealed:
+            if self.ran:
                 return
             layout = self.seal()
-            try:
-                chosen, live = self.alive(layout)
-                with self.settings():
-                    values = layout.run_forward(chosen, self.setting, self.externals)
-            except BaseException:
-                self.unseal()
-                raise
-            self.settle(layout, chosen, values, live)
-
-    def seal(self) -> Layout:
-        """From now on nobody is sure that a call belongs to the block."""
-        self.sealed = True
-        n_calls = len(self.actions)
-        layout = layout_of(tuple(self.key))
-        if len(layout.steps) > n_calls:  # the owner is just noting a call, and will `catch_up`
-            layout = layout_of(layout.beginning(n_calls))
-        if len(self.externals) > layout.n_externals:
-            self.externals = self.externals[: layout.n_externals]
-        self.layout = layout
-        return layout
-
-    def unseal(self) -> None:
-        """The run failed: whoever looks at a value tries again, and new calls go elsewhere."""
-        self.limit = 0
-        self.sealed = False
-
-    def alive(self, layout: Layout, but: Sequence[OpAction] = ()) -> tuple[tuple[int, ...], list[OpAction]]:
-        """What must come out: the slots of results, and which live actions have yet to keep theirs.
-
-        A result must if a Tensor holds it, or the backward of such an action reads it.
-        but: actions whose backward is seen to.
-        """
-        counts = [getrefcount(lazy) for lazy in self.results][: layout.n_results]  # more may be noted meanwhile
-        slots = [slot for slot, count in enumerate(counts) if count > _ONLY_LISTED]
-        if len(but) == layout.n_recorded:
-            return tuple(slots), []
-        done = {action.index for action in but}
-        recorded = [action() for action in self.actions[: len(layout.steps)] if action is not None]
-        live = [action for action in recorded if action is not None and action.index not in done]
-        read = {slot for action in live for slot in layout.kept[action.index] if slot >= 0}
-        return tuple(sorted(read.union(slots))), live
-
-    def settle(self, layout: Layout, slots: Sequence[int], values: Sequence[Any], live: list[OpAction]) -> None:
-        """Hand out values, and let go of everything that was only needed to compute them."""
-        results, externals = self.results[: layout.n_results], self.externals
-        for slot, value in zip(slots, values, strict=True):
-            results[slot].value = value
-        for action in live:
-            action._kept = tuple(
-                [externals[-1 - slot] if slot < 0 else results[slot].value for slot in layout.kept[action.index]]
-            )
-        for lazy in results:
-            lazy.block = None
-        self.results, self.externals, self.actions, self.outside = [], [], [], {}
-
-    def catch_up(self, plan: Plan, tensors: Sequence[Any], lazies: Sequence[Lazy], action: OpAction | None) -> None:
-        """Another thread ran the block while this call was being noted: run the call, if it came too late."""
-        with self.lock:
-            if not lazies or lazies[0].block is None:
-                return
-            values = [tensor.value for tensor in tensors]
+            if not self.weak and self.actions is None:
+                live, kept = None, layout.kept
+            else:
+                live = self.write()
+                kept = frozenset(slot for action in live for slot in layout.steps[action.index].kept)
+            held = self.held()
+            chosen = tuple(sorted(kept.union(held).difference(layout.outer)))
             with self.settings():
-                results = plan.forward(*values)
-            results = (results,) if plan.single else results
-            for lazy, value in zip(lazies, results, strict=True):
-                lazy.value, lazy.block = value, None
-            if action is not None:
-                action.block, action._kept = None, plan.keep((*values, *results))
-                for number in action.numbers:
-                    self.identities.pop(number, None)
+                values = layout.run_forward(chosen, self.setting, self.externals)
+            env = dict(zip(chosen, values, strict=True))
+            env.update((slot, self.externals[~slot]) for slot in kept if slot < 0)
+            if live is None:
+                self.number()
+                self.name(held)
+                self.env = {slot: env[slot] for slot in kept}
+            else:
+                for action in live:
+                    action._kept = tuple([env[slot] for slot in layout.steps[action.index].kept])
+                self.owners = {slot: TensorId(owner.number) for slot, owner in self.owners.items()}
+                self.wheres, self.others = [], []  # the actions have them
+            self.settle(held, [env[slot] for slot in held])
 
-    def number_of(self, slot: int) -> int:
-        """The number of the identity in a slot."""
-        return self.id_numbers[-1 - slot] if slot < 0 else self.numbers[slot]
+    def held(self) -> list[int]:
+        """The slots of results that somebody holds."""
+        results = self.results
+        counts = enumerate(map(getrefcount, results))
+        return [slot for slot, count in counts if count > _ONLY_LISTED and results[slot] is not None]
+
+    def settle(self, slots: Sequence[int], values: Sequence[Any]) -> None:
+        """Hand out values, and let go of everything that was only needed to compute them."""
+        for slot, value in zip(slots, values, strict=True):
+            tensor = self.results[slot]
+            tensor._value = value  # before _slot: whoever sees none must find the value
+            tensor._slot = None
+        self.ran = True
+        self.results, self.externals, self.outside, self.key = [], [], {}, []
+
+    def consume(self, slots: Sequence[int], values: Sequence[Any]) -> None:
+        """Its forward and its backward ran as one program: hand out the values; nothing has to be kept."""
+        self.name(slots)
+        self.settle(slots, values)
+        self.env = None
+
+    def name(self, slots: Sequence[int]) -> None:
+        """Give results identities that know whom to ask for their actions."""
+        for slot in slots:
+            tensor = self.results[slot]
+            if tensor._kind.requires_grad:
+                tensor._id = TensorId(tensor._id, self)
+
+    def number(self) -> None:
+        self.numbers = [0 if tensor is None else tensor._id for tensor in self.results]
 
     @property
     def setting(self) -> tuple[Any, ...]:
@@ -179,7 +266,7 @@ class Block:
 
     def settings(self) -> Any:
         """jax's settings as they were when the calls were made, and no trace around."""
-        eager = jax.ensure_compile_time_eval()
+        eager = jax.ensure_compile_time_eval() if is_tracing() else _NOTHING
         if self.x64 is _x64.value and self.device is _device.value and self.precision is _precision.value:
             return eager
         stack = ExitStack()
@@ -196,45 +283,42 @@ class Block:
 class Step:
     """One call of a structure, opened up.
 
-    slots: of its operands; ids: of the identities of those that need a gradient; first: of its results.
+    slots: of its operands; ids: of those that need a gradient; first: of its results; kept: of what its
+    backward reads.
     """
 
-    __slots__ = ("first", "ids", "plan", "slots")
+    __slots__ = ("first", "ids", "kept", "plan", "slots")
 
-    def __init__(self, plan: Plan, slots: tuple[int, ...], ids: tuple[int, ...], first: int):
-        self.plan, self.slots, self.ids, self.first = plan, slots, ids, first
+    def __init__(self, plan: Plan, slots: tuple[int, ...], first: int):
+        self.plan, self.slots, self.first = plan, slots, first
+        self.ids = plan.pick_wrt(slots) if plan.records else ()
+        self.kept = plan.keep((*slots, *self.results)) if plan.records else ()
 
     @property
     def results(self) -> range:
         return range(self.first, self.first + self.plan.n_results)
 
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """The slots of what the plan keeps for its backward."""
-        return self.plan.keep((*self.slots, *self.results))
-
 
 class Programs:
-    """Programs that are built when they are asked for a second time; bounded."""
+    """Programs that are built when they have been asked for a few times; bounded."""
 
-    def __init__(self) -> None:
-        self.entries: OrderedDict[Any, Any] = OrderedDict()
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.entries: OrderedDict[Any, Any] = OrderedDict()  # a program, or how often it was asked for
         self.lock = threading.Lock()
 
     def get(self, key: Any, build: Callable[[], Any]) -> Any:
-        """What was built for the key, or None the first time it is seen."""
-        found = self.entries.get(key)
-        if found is not None:
+        """What was built for the key, or None the first times it is seen."""
+        found = self.entries.get(key, 0)
+        if type(found) is not int:
             return found
         with self.lock:
-            if key not in self.entries:
-                self.entries[key] = None
+            found = self.entries.get(key, 0)
+            if type(found) is int:
+                found = self.entries[key] = build() if found >= self.patience else found + 1
                 while len(self.entries) > MAX_PROGRAMS:
                     self.entries.popitem(last=False)
-                return None
-            if self.entries[key] is None:
-                self.entries[key] = build()
-            return self.entries[key]
+        return None if type(found) is int else found
 
 
 class Layout:
@@ -245,27 +329,45 @@ class Layout:
         self.steps = _opened(key)
         self.n_results = sum(step.plan.n_results for step in self.steps)
         self.n_externals = -min((slot for step in self.steps for slot in step.slots if slot < 0), default=0)
-        self.kept = [step.kept if step.plan.records else () for step in self.steps]
-        self.n_recorded = sum(step.plan.records for step in self.steps)
-        self.forwards, self.backwards = Programs(), Programs()
+        self.kept = frozenset(slot for step in self.steps for slot in step.kept)
+        self.outer = frozenset(range(-self.n_externals, 0))
+        self.recorded = [index for index, step in enumerate(self.steps) if step.plan.records]
+        self.kinds = [
+            kind for s in self.steps for kind in (*s.plan.out_kinds, *[None] * (s.plan.n_results - s.plan.n_out))
+        ]  # by result; extras have none
+        self.backwards_order = tuple(reversed(self.recorded))
+        patience = 1 if len(self.steps) > 1 else PATIENCE_WITH_ONE
+        self.forwards, self.backwards = Programs(patience), Programs(patience)
 
     def run_forward(self, chosen: tuple[int, ...], setting: tuple[Any, ...], externals: Sequence[Any]) -> Sequence[Any]:
         """The values of the chosen slots."""
         if not chosen:
             return ()
+        if len(self.steps) == 1:
+            (step,) = self.steps
+            results = step.plan.forward(*[externals[~slot] for slot in step.slots])
+            return (results,) if step.plan.single else [results[slot] for slot in chosen]
 
         def replay(externals):
             env = self.run(externals, set(chosen))
             return [env[slot] for slot in chosen]
 
-        program = None
-        if len(self.steps) > 1:
-            program = self.forwards.get((chosen, setting), lambda: jax.jit(replay))
+        program = self.forwards.get((chosen, setting), lambda: jax.jit(replay))
         return (program or replay)(externals)
 
     def beginning(self, n_calls: int) -> tuple[Any, ...]:
         """The key of its first calls."""
-        return self.key[: sum(1 + len(step.slots) + len(step.ids) for step in self.steps[:n_calls])]
+        return self.key[: sum(1 + len(step.slots) for step in self.steps[:n_calls])]
+
+    def reached_from(self, held: Sequence[int]) -> set[int]:
+        """The recorded calls that lead to these results."""
+        wanted, found = set(held), set()
+        for index in self.backwards_order:
+            step = self.steps[index]
+            if any(step.first + i in wanted and kind.requires_grad for i, kind in enumerate(step.plan.out_kinds)):
+                found.add(index)
+                wanted.update(step.ids)
+        return found
 
     def run(self, externals: Sequence[Any], wanted: set[int]) -> dict[int, Any]:
         """The environment (slot -> value) after the steps that lead to the wanted slots."""
@@ -285,12 +387,7 @@ class Layout:
 def _opened(key: tuple[Any, ...]) -> list[Step]:
     steps, rest, first = [], iter(key), 0
     for plan in rest:
-        slots, ids = [], []
-        for wanted in plan.wrt:
-            slots.append(next(rest))
-            if wanted and plan.records:
-                ids.append(next(rest))
-        steps.append(Step(plan, tuple(slots), tuple(ids), first))
+        steps.append(Step(plan, tuple([next(rest) for _ in range(plan.n_in)]), first))
         first += plan.n_results
     return steps
 

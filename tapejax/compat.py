@@ -70,6 +70,15 @@ def source_line(source_info: Any) -> str:
     return shown(file) + colon + rest
 
 
+with jax.core.eval_context():  # whoever imports us may be tracing
+    _NO_TRACE = jex_core.get_opaque_trace_state()
+
+
+def is_tracing() -> bool:
+    """Whether jax is tracing here (jit, grad, vmap, ...)."""
+    return jex_core.get_opaque_trace_state() != _NO_TRACE
+
+
 _TRACE_SETTINGS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",

@@ -23,7 +23,7 @@ from tapejax.plan import OpAction
 from tapejax.recording import is_known_over_arrays, plain, remember_over_arrays, wants_arrays
 from tapejax.surface import functions
 from tapejax.tape import Scope, Tape, current_scope, next_number, set_scope
-from tapejax.tensor import Tensor, make, with_id
+from tapejax.tensor import Tensor, make
 from tapejax.transforms import check_callable, flatten
 from tapejax.where import user_line
 
@@ -173,7 +173,7 @@ def _mark(leaf: Any, given: dict[int, int], tape: Tape) -> int:
 def _returned(results: list[Any], structure: Any, marks: tuple[int, ...], given: list[Any]) -> Any:
     """Results with identities: what the function handed through is still what it was."""
     leaves = [
-        with_id(leaf._value, given[mark]._id, leaf._kind) if mark >= 0 and is_tensor(given[mark]) else leaf
+        leaf._known_as(given[mark].id, leaf._kind) if mark >= 0 and is_tensor(given[mark]) else leaf
         for leaf, mark in zip(results, marks, strict=True)
     ]
     return _tree.tree_unflatten(structure, leaves)

@@ -138,7 +138,7 @@ class PythonAction(TapeAction):
 
     def __init__(self, custom, tensors, outputs, options, several):
         self.custom = custom
-        self.inputs = tuple(tensor._id for tensor in tensors)
+        self.inputs = tuple(tensor.id for tensor in tensors)
         self.wanted = tuple(tensor.requires_grad for tensor in tensors)
         self.outputs = tuple(TensorId() for _ in outputs)
         self.kept = (outputs, [tensor.value for tensor in tensors])

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from tapejax import higher_order, hot
+from tapejax.block import Block
 from tapejax.errors import (
     ArgumentError,
     BackwardError,
@@ -19,10 +20,9 @@ from tapejax.errors import (
     WrongTapeError,
 )
 from tapejax.gradients import Gradients
-from tapejax.lazy import Lazy
 from tapejax.modes import enable_grad
 from tapejax.plan import OpAction, x64_for
-from tapejax.tape import Tape, TapeAction, current_tape
+from tapejax.tape import Pending, Tape, TapeAction, current_tape, written
 from tapejax.tensor import Tensor, make
 from tapejax.where import user_line
 
@@ -60,20 +60,20 @@ def backward(
     for one, said, given in starts:
         if create_graph:
             given = said if isinstance(said, Tensor) else make(given, False)
-        grads.add(one.id.number, given)
+        grads.add(one._number, given)
     wanted = None if wrt is None else _numbers(wrt)
-    grads._told = {"roots": [one.id.number for one, _, _ in starts], "wrt": wanted}
+    grads._told = {"roots": [one._number for one, _, _ in starts], "wrt": wanted}
     if create_graph:
         with tape, enable_grad():
             run(list(tape.actions), grads, wanted, step=higher_order.step)
         return grads
-    actions = list(tape.actions) if retain_tape else tape.take_all(by="backward()")
+    actions = list(tape.actions) if retain_tape else tape.take_entries(by="backward()")
     run(actions, grads, wanted, alone=not retain_tape)
     return grads
 
 
 def run(
-    actions: list[TapeAction],
+    actions: list[Any],
     grads: Gradients,
     wanted: set[int] | None = None,
     *,
@@ -82,35 +82,41 @@ def run(
 ) -> None:
     """Run actions from the last to the first. Each is let go as soon as it is done.
 
+    actions: of a log, with stretches that are pending.
     wanted: run only the actions that lead from these identities, and keep no other gradient.
     alone: nobody else holds the actions.
     step: what to do with an action, if not its own `backward` (see higher_order.py).
     """
     leads: list[bool] | None = None
-    only_ops = wanted is None or all([type(action) is OpAction for action in actions])
+    only_ops = wanted is None or all([type(action) in _OPS for action in actions])
     sums = grads._sums
+    together = step is None and type(grads) is Gradients  # a cursor's own kind wants to see every insert
     while actions:
         # The ops noted in one block go back together when their structure is known (see hot.py).
+        if isinstance(actions[-1], Pending):
+            block = actions.pop()
+            if not (alone and together and hot.run_pending(block, sums, wanted, only_ops=only_ops)):
+                actions += block.write()
+            continue
         one_by_one = len(actions)
-        if step is None and type(grads) is Gradients:  # a cursor's own kind wants to see every insert
+        if together:
             one_by_one = hot.run_block(actions, sums, wanted, alone=alone, only_ops=only_ops)
         for _ in range(one_by_one):
             action = actions[-1]
+            if isinstance(action, Pending):
+                break
             if wanted is not None and leads is None:
+                actions[:] = written(actions)
                 leads = leading(wanted, actions)
             try:
                 if leads is None or leads[len(actions) - 1]:
                     pull(action, grads, step)
             except ReplayError as error:  # it names the action and the reason already
-                error.gradients, error.actions, error.index, error.failed = (
-                    grads,
-                    list(actions),
-                    len(actions) - 1,
-                    action,
-                )
+                left = written(actions)
+                error.gradients, error.actions, error.index, error.failed = grads, left, len(left) - 1, action
                 raise
             except Exception as cause:
-                raise failure(action, actions, grads, cause) from cause
+                raise failure(action, written(actions), grads, cause) from cause
             actions.pop()
             if alone and step is None and isinstance(action, TapeAction):
                 action.release()  # the root, which somebody may hold, leads to it still
@@ -201,7 +207,7 @@ def _check_root(root: Tensor, tape: Tape) -> None:
             at=user_line(),
             fix="make an input with requires_grad=True, and compute the root outside of no_grad, detach and stop_gradient",
         )
-    epoch = getattr(root.id.producer, "epoch", None)
+    epoch = root._epoch
     if epoch is None or epoch.current() is tape.epoch:
         return
     epoch = epoch.current()
@@ -221,16 +227,16 @@ def _check_root(root: Tensor, tape: Tape) -> None:
 
 
 def _numbers(wrt: Any) -> set[int]:
-    if isinstance(wrt, (list, tuple)) and all([type(leaf) is Tensor for leaf in wrt]):
-        return {leaf._id.number for leaf in wrt}
+    if isinstance(wrt, (list, tuple)) and set(map(type, wrt)) == {Tensor}:
+        return {id if type(id := leaf._id) is int else id.number for leaf in wrt}
     leaves = jax.tree_util.tree_leaves(wrt, is_leaf=lambda leaf: isinstance(leaf, Tensor))
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             raise ArgumentError(f"wrt takes Tensors, not {type(leaf).__name__}", at=user_line())
-    return {leaf.id.number for leaf in leaves}
+    return {leaf._number for leaf in leaves}
 
 
-_ones: dict[Any, Any] = {}
+_OPS = (OpAction, Block)
 
 
 def _seed(root: Tensor, seed: Any) -> Any:
@@ -252,13 +258,13 @@ def ones_like(root: Tensor) -> Any:
     if isinstance(value, jax.core.Tracer):
         return jnp.ones_like(value)
     # The sharding of a value that is yet to be computed will be seen to by the program that does it.
-    pending = type(value) is Lazy and value.block is not None
+    pending = isinstance(value, Pending)
     key = root._kind if pending else (root._kind, root.value.sharding)
-    found = _ones.get(key)
+    found = hot.ONES.get(key)
     if found is None:
-        if len(_ones) >= 128:
-            _ones.clear()
+        if len(hot.ONES) >= 128:
+            hot.ONES.clear()
         with jax.ensure_compile_time_eval(), x64_for(root.dtype):
             found = jnp.ones(root.shape, root.dtype)
-            found = _ones[key] = found if pending else jax.device_put(found, root.value.sharding)
+            found = hot.ONES[key] = found if pending else jax.device_put(found, root.value.sharding)
     return found

@@ -69,7 +69,7 @@ class Gradients:
             self._sums[number] = _add(before, gradient)
 
     def __getitem__(self, key: Tensor | TensorId) -> Any:
-        found = self._sums.get(_number(key))
+        found = self._sums.get(key._number if type(key) is Tensor else _number(key))
         if found is None:
             frozen = isinstance(key, Tensor) and not key.requires_grad and jnp.issubdtype(key.dtype, jnp.inexact)
             raise MissingGradientError(
@@ -147,7 +147,7 @@ class Gradients:
 
 def _number(key: Any) -> int:
     if isinstance(key, Tensor):
-        return key._id.number
+        return key._number
     if isinstance(key, TensorId):
         return key.number
     raise ArgumentError(

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from tapejax.gradients import Gradients
-from tapejax.lazy import force
 from tapejax.lift import Lifted, as_tensor
+from tapejax.packed import force
 from tapejax.plan import OpAction, Plan, zeros_for
 from tapejax.tape import TapeAction, TensorId
 from tapejax.tensor import Kind, Tensor, make, with_id
@@ -40,7 +40,7 @@ class Alias(TapeAction):
 
     def of(self, tensor: Tensor) -> Tensor:
         """The tensor as it is known from here on."""
-        return with_id(tensor._value, TensorId(self.sequence, self), tensor._kind)
+        return tensor._known_as(TensorId(self.sequence, self), tensor._kind)
 
     def backward(self, grads: Gradients) -> None:
         ct = grads.get(self.outputs[0])

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
-from tapejax.block import Block, Layout, fusion, layout_of
+from tapejax.block import Block, Layout, fusion
 from tapejax.plan import OpAction, zeros_for
 from tapejax.tape import TapeAction
 
@@ -24,7 +25,7 @@ def run_block(
     """Run the last block's actions as one program and take them off; 0.
 
     Or do nothing and say how many of the last actions are to run one by one.
-    alone: nobody else holds the actions, so that what they keep need not outlive this.
+    alone: nobody else needs the actions again.
     only_ops: no action is somebody's own, which may read the gradient of a leaf.
     """
     last = actions[-1]
@@ -36,81 +37,110 @@ def run_block(
         if type(action) is not OpAction or action.block is not block:
             break
         group.append(action)
-    if len(group) < 2 or any([isinstance(ct, jax.core.Tracer) for ct in sums.values()]):
+    if len(group) < 2 or _is_traced(sums):
         return len(group)
-    layout = block.layout if block.sealed else layout_of(tuple(block.key))
-    identities = block.identities
-    # Gradients that are there already: of the block's own results, or of tensors from outside.
-    there = [number for number in sums if number in identities]
-    present = tuple([identities[number] for number in there])
-    indices = tuple([action.index for action in group])
-    if wanted is None:
-        targets = leaves = None
-    else:
-        targets = tuple(sorted([identities[number] for number in wanted if number in identities]))  # a set has no order
-        leaves = tuple(block.id_leaf) if only_ops else None
-    how = (indices, present, targets, leaves, block.setting)
-    structure = layout.backwards.get(how, lambda: Structure(layout, indices, present, targets, leaves))
-    if structure is None:
+    found = find(block, tuple([action.index for action in group]), sums, wanted, only_ops=only_ops)
+    if found is None:
         return len(group)
-    cts = [sums[number] for number in there]
+    structure, there = found
     try:
-        found = run_with_forward(block, group, structure, cts) if alone else None
-        if found is None:
-            kept = [action.kept for action in group]
-            with block.settings():
-                found = structure.backward(kept, cts)
+        env: dict[int, Any] = {}
+        for action, step in zip(group, structure.reverse, strict=True):
+            env.update(zip(step.kept, action.kept, strict=True))
+        with block.settings():
+            gradients = structure.backward([env[slot] for slot in structure.read], [sums[number] for number in there])
     except Exception:
         return len(group)  # one by one, so that the one that fails is named
-    for slot, gradient in zip(structure.outputs, found, strict=True):
-        sums[block.number_of(slot)] = gradient
-    if wanted is not None:
-        for number in there:
-            if number not in wanted and identities[number] in structure.own:
-                del sums[number]
+    structure.file(block, gradients, sums, wanted, there)
     del actions[-len(group) :]
+    if alone:
+        for action in group:
+            action.release()
     return 0
 
 
-def run_with_forward(block: Block, group: list[OpAction], structure: Structure, cts: list[Any]) -> Sequence[Any] | None:
-    """The gradients of a block that has yet to run: its forward and backward as one program."""
+def run_pending(block: Block, sums: dict[int, Any], wanted: set[int] | None, *, only_ops: bool) -> bool:
+    """Run the backward of a block whose actions were never written as one program. Whether that was done.
+
+    With its forward, if nobody has looked at a value yet.
+    """
+    if block.actions is not None or not fusion.enabled or _is_traced(sums):
+        return False
     with block.lock:
-        if block.sealed:
-            return None
         layout = block.seal()
+        if not block.ran:
+            block.number()
+        found = find(block, layout.backwards_order, sums, wanted, only_ops=only_ops)
+        if found is None:
+            return False
+        structure, there = found
+        cts = [sums[number] for number in there]
+        chosen, values = (), ()
         try:
-            if layout is not structure.layout:
-                raise RuntimeError("another thread has noted a call meanwhile")
-            chosen, live = block.alive(layout, group)
             with block.settings():
-                values, found = structure.forward_and_backward(chosen)(block.externals, cts)
-        except BaseException:
-            block.unseal()
-            raise
-        block.settle(layout, chosen, values, live)
-    return found
+                if block.ran:
+                    gradients = structure.backward([block.env[slot] for slot in structure.read], cts)
+                else:
+                    chosen = tuple(block.held())
+                    values, gradients = structure.forward_and_backward(chosen)(block.externals, cts)
+        except Exception:
+            return False  # one by one, so that the one that fails is named
+        block.consume(chosen, values)
+    structure.file(block, gradients, sums, wanted, there)
+    return True
+
+
+ONES: dict[Any, Any] = {}  # by kind of a root that is pending: the seed it is given if nobody says otherwise
+
+
+def _is_traced(sums: dict[int, Any]) -> bool:
+    return any([isinstance(ct, jax.core.Tracer) for ct in sums.values()])
+
+
+def find(
+    block: Block, indices: tuple[int, ...], sums: dict[int, Any], wanted: set[int] | None, *, only_ops: bool
+) -> tuple[Structure, list[int]] | None:
+    """The structure of these calls' backward, and whose gradients are there already; None the first time it comes."""
+    layout = block.seal()
+    outer = {owner.number: slot for slot, owner in block.owners.items()}
+    numbers = block.numbers
+    inner = numbers if len(sums) < 8 else frozenset(numbers)
+    there = [number for number in sums if number in inner or number in outer]
+    present = tuple([outer[number] if number in outer else numbers.index(number) for number in there])
+    targets = leading = None
+    if wanted is not None:
+        targets = tuple([slot for number, slot in outer.items() if number in wanted])
+        if not wanted.isdisjoint(numbers):
+            targets += tuple([slot for slot, number in enumerate(numbers) if number in wanted])
+        leading = tuple(block.led) if only_ops else None
+    ones = tuple([slot >= 0 and sums[n] is ONES.get(layout.kinds[slot]) for slot, n in zip(present, there)])
+    how = (indices, present, ones, targets, leading, block.setting)
+    structure = layout.backwards.get(how, lambda: Structure(layout, indices, present, ones, targets, leading))
+    return None if structure is None else (structure, there)
 
 
 class Structure:
     """What a block's backward looks like, apart from the numbers, and its compiled programs.
 
     layout: the block's calls; indices: which of them have an action on the tape, the last first;
-    present: identity slots that have a gradient already; targets: those that are wanted (None:
-    all); leaves: whether each identity from outside is a leaf (the others lead on to earlier actions,
-    and so do results of calls that are not among the indices; None: any may).
+    present: identity slots that have a gradient already, and whether these are ones, as a root's is:
+    then it is part of the program; targets: those that are wanted (None:
+    all); leading: those from outside that lead on to earlier actions, as do results of calls that are
+    not among the indices (None: any may).
     """
 
-    def __init__(self, layout: Layout, indices, present, targets, leaves):
+    def __init__(self, layout: Layout, indices, present, ones, targets, leading):
         self.layout = layout
-        self.present = present
+        self.present, self.ones = present, ones
         self.reverse = [layout.steps[index] for index in indices]
         self.own = {slot for step in self.reverse for slot in step.results}
         touched = self._touched()
         if targets is not None:
-            leads_on = lambda s: not (leaves and leaves[-1 - s]) if s < 0 else s not in self.own
+            leads_on = lambda s: (leading is None or s in leading) if s < 0 else s not in self.own
             touched = [s for s in touched if s in targets or leads_on(s)]
         self.outputs = tuple(touched)
-        self.backward = jax.jit(self.pull)
+        self.read = tuple({slot: None for step in self.reverse for slot in step.kept})
+        self.backward = jax.jit(lambda values, cts: self.pull(dict(zip(self.read, values, strict=True)), cts))
         self._both: dict[tuple[int, ...], Callable[..., Any]] = {}
 
     def _touched(self) -> list[int]:
@@ -127,25 +157,39 @@ class Structure:
         """The program that also runs the block, and returns the chosen results besides the gradients."""
         program = self._both.get(chosen)
         if program is None:
-            needed = set(chosen).union(*(step.kept for step in self.reverse))
+            needed = {*chosen, *self.read}
 
             def both(externals, cts):
                 env = self.layout.run(externals, needed)
-                kept = [[env[slot] for slot in step.kept] for step in self.reverse]
-                return [env[slot] for slot in chosen], self.pull(kept, cts)
+                return [env[slot] for slot in chosen], self.pull(env, cts)
 
             program = self._both[chosen] = jax.jit(both)
         return program
 
-    def pull(self, kept: Sequence[Sequence[Any]], cts: Sequence[Any]) -> list[Any]:
-        """The gradients of `outputs`, from what each action kept and the cotangents that are present."""
-        sums: dict[int, Any] = dict(zip(self.present, cts, strict=True))
-        for step, values in zip(self.reverse, kept, strict=True):
+    def file(
+        self, block: Block, gradients: Sequence[Any], sums: dict[int, Any], wanted: set[int] | None, there: list[int]
+    ) -> None:
+        """File gradients under their numbers; under `wanted`, those that were used up and are not go."""
+        numbers, owners = block.numbers, block.owners
+        for slot, gradient in zip(self.outputs, gradients, strict=True):
+            sums[owners[slot].number if slot < 0 else numbers[slot]] = gradient
+        if wanted is not None:
+            for number, slot in zip(there, self.present, strict=True):
+                if number not in wanted and slot in self.own:
+                    del sums[number]
+
+    def pull(self, env: dict[int, Any], cts: Sequence[Any]) -> list[Any]:
+        """The gradients of `outputs`, from what was kept (by slot) and the cotangents that are present."""
+        sums: dict[int, Any] = {}
+        for slot, ct, constant in zip(self.present, cts, self.ones, strict=True):
+            sums[slot] = jnp.ones(ct.shape, ct.dtype) if constant else ct
+        for step in self.reverse:
             plan = step.plan
             out_cts = [sums.get(step.first + i) for i in range(plan.n_out)]
             if all(ct is None for ct in out_cts):
                 continue
             filled = [zeros_for(k.aval) if ct is None else ct for ct, k in zip(out_cts, plan.out_kinds, strict=True)]
-            for slot, gradient in zip(step.ids, plan.backward(*values, *filled), strict=True):
+            kept = [env[slot] for slot in step.kept]
+            for slot, gradient in zip(step.ids, plan.backward(*kept, *filled), strict=True):
                 sums[slot] = gradient if slot not in sums else lax.add(sums[slot], gradient)
         return [sums[slot] for slot in self.outputs]

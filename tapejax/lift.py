@@ -13,15 +13,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax.block import Block, fusion
+from tapejax.block import LIMIT, Block, fusion
 from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError, explain
-from tapejax.lazy import Lazy
 from tapejax.plan import OpAction, Plan
 from tapejax.program import Eqn
 from tapejax.reverse import Options
@@ -31,10 +30,9 @@ from tapejax.tensor import Tensor, Tracer, make, with_id
 from tapejax.where import user_frame, user_line
 
 is_tensor = lambda leaf: isinstance(leaf, Tensor)
-_x64 = jax.enable_x64
+_x64, _device, _precision = jax.enable_x64, jax.default_device, jax.default_matmul_precision
 _tree = jax.tree_util
 new = object.__new__  # what is made for every op has no __init__ to call
-CONCRETE: set[type] = set()  # types of values seen that are not tracers
 
 
 # --- plans: bounded, inspectable, cleared on demand ------------------------------------------------
@@ -232,13 +230,76 @@ def _shown(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> s
 _VALUES = inspect.signature(lambda *values: None)
 
 
-def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None) -> Any:
-    """Note or run a plan's forward, record it, and return Tensors in the function's own structure."""
+def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None, checked: bool = False) -> Any:
+    """Note a plan's call, or run it, and return Tensors in the function's own structure.
+
+    where: the place inside an opened program, if not the user's line.
+    checked: whatever is special about the scope or the plan has been seen to.
+    """
+    if (scope.special or plan.special or not fusion.enabled) and not checked:
+        return run_specially(plan, tensors, scope, where)
+    tape = scope.tape
+    block = tape.block
+    if block is not None:
+        results = block.results  # before it is seen not to be sealed: later it may be another list
+        first = len(results)
+    if (
+        block is None
+        or block.sealed
+        or first >= LIMIT
+        or block.x64 is not plan.x64
+        or block.device is not _device.value
+        or block.precision is not _precision.value
+    ):
+        block = new_block(tape)
+        results, first = block.results, 0
+    noted: list[Any] = [plan]  # see Block.key
+    for tensor in tensors:
+        if tensor._value is block:
+            noted.append(tensor._slot)
+        else:
+            slot = block.bring(tensor)
+            if slot is None:
+                return run_now(plan, tensors, scope, where)
+            noted.append(slot)
+    block.key += noted
+    made: Any = new(Tensor)
+    made._value = block
+    made._slot = first
+    made._id = next_number()
+    made._kind = plan.out_kinds[0]
+    results.append(made)
+    if not plan.single:
+        made = _more(plan, block, results, made)
+    if plan.records:
+        if not plan.all_wrt:
+            block.others += [tensor._number for tensor, needs in zip(tensors, plan.wrt) if not needs]
+        if not block.logged:
+            tape.log(block)
+        where = where or user_frame(3)
+    block.wheres.append(where)
+    if block.sealed and block.missed(first):
+        return run_now(plan, tensors, scope, where)
+    return made if plan.bare else _tree.tree_unflatten(plan.structure, made if type(made) is list else [made])
+
+
+def _more(plan: Plan, block: Block, results: list[Any], made: Tensor) -> Any:
+    """The rest of a call's results; extras, which only the backward reads, have no Tensor."""
+    several = [made]
+    for kind in plan.out_kinds[1:]:
+        tensor = new(Tensor)
+        tensor._value, tensor._slot, tensor._id, tensor._kind = block, len(results), next_number(), kind
+        several.append(tensor)
+        results.append(tensor)
+    results += [None] * (plan.n_results - plan.n_out)
+    return made if plan.bare else several
+
+
+def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> Any:
+    """A call that cannot just be noted, or perhaps not."""
     if scope.bindings is not None:
         tensors = scope.bindings.resolve(tensors)
-    tape = scope.tape
-    records = plan.records
-    if records and (plan.stepwise or (where is None and tape.detail == "primitives")):
+    if plan.records and (plan.stepwise or (where is None and scope.tape.detail == "primitives")):
         if where is not None:  # it was opened already, and cannot be opened further
             raise UnknownLengthError(
                 f"a while loop of unknown length inside `{plan.name}` cannot be differentiated in reverse here",
@@ -247,79 +308,9 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None) ->
                 fix="run it eagerly on concrete values, outside of jit, vmap and shard_map, or use lax.scan",
             )
         return run_stepwise(plan, tensors)
-    if scope.manner is not None or not fusion.enabled or plan.effects:
+    if scope.manner is not None or not fusion.enabled or plan.effects or not plan.n_out:
         return run_now(plan, tensors, scope, where)
-    block = tape.block
-    if block is None or not block.takes_more():
-        block = new_block(tape)
-    noted: list[Any] = [plan]  # see Block.key
-    outside, identities = block.outside, block.identities
-    for tensor in tensors:
-        value = tensor._value
-        if type(value) is Lazy and value.block is block:
-            noted.append(value.slot)
-        else:
-            if type(value) is Lazy:
-                value = value.force()
-            elif type(value) not in CONCRETE:
-                if isinstance(value, Tracer):
-                    return run_now(plan, tensors, scope, where)
-                CONCRETE.add(type(value))
-            slot = outside.get(id(value))
-            if slot is None:
-                block.externals.append(value)
-                slot = outside[id(value)] = -len(block.externals)
-            noted.append(slot)
-        if records and tensor._kind.requires_grad:
-            identity = tensor._id
-            slot = identities.get(identity.number)
-            if slot is None:
-                block.id_numbers.append(identity.number)
-                block.id_leaf.append(identity.producer is None)
-                slot = identities[identity.number] = -len(block.id_numbers)
-            noted.append(slot)
-    block.key += noted
-    first = len(block.results)
-    if not plan.single:
-        return note_many(plan, tensors, block, first, tape, where or (records and user_frame(3)))
-    lazy = new(Lazy)
-    lazy.block, lazy.slot = block, first
-    block.results.append(lazy)
-    identity = new(TensorId)
-    identity.number = number = next_number()
-    action = identity.producer = None
-    if records:
-        action = identity.producer = new(OpAction)
-        action.plan, action.inputs, action.numbers = plan, [tensor._id for tensor in tensors], (number,)
-        action.block, action.index, action._kept = block, len(block.actions), None
-        action.where, action.epoch = where or user_frame(3), tape.epoch
-        identities[number] = first
-        tape.append(action)
-    block.numbers.append(number)
-    block.actions.append(action and ref(action))
-    if block.sealed:
-        block.catch_up(plan, tensors, [lazy], action)
-    made = new(Tensor)
-    made._value, made._id, made._kind = lazy, identity, plan.out_kinds[0]
-    return made if plan.bare else _tree.tree_unflatten(plan.structure, [made])
-
-
-def note_many(plan: Plan, tensors: Sequence[Tensor], block: Block, first: int, tape: Any, where: Any) -> Any:
-    """The rest of `run` for a plan with several results: outputs, then what only the backward reads."""
-    lazies = [Lazy(block, first + i) for i in range(plan.n_results)]
-    numbers = tuple([next_number() for _ in range(plan.n_out)])
-    action = None
-    if plan.records:
-        action = OpAction(plan, [tensor._id for tensor in tensors], numbers, None, where, tape.epoch)
-        action.block, action.index = block, len(block.actions)
-        block.identities.update(zip(numbers, range(first, first + plan.n_out)))
-        tape.append(action)
-    block.results += lazies
-    block.numbers += [*numbers, *[0] * (plan.n_results - plan.n_out)]
-    block.actions.append(action and ref(action))
-    if block.sealed:
-        block.catch_up(plan, tensors, lazies, action)
-    return packed(plan, lazies, numbers, action)
+    return run(plan, tensors, scope, where or user_frame(4), checked=True)
 
 
 def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> Any:
@@ -340,7 +331,7 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
         kept = plan.keep((*values, *results))
         if manner is not None:
             kept = manner.pack(plan, tensors, kept)
-        action = OpAction(plan, [tensor._id for tensor in tensors], numbers, kept, where, tape.epoch)
+        action = OpAction(plan, [tensor.id for tensor in tensors], numbers, kept, where, tape.epoch)
         tape.append(action)
     return packed(plan, results, numbers, action)
 
@@ -358,8 +349,8 @@ def new_block(tape: Any) -> Block:
     """Start a block on a tape; the one before it runs."""
     if tape.block is not None:
         tape.block.flush()
-    tape.block = Block()
-    return tape.block
+    block = tape.block = Block(tape.epoch, tape.weak)
+    return block
 
 
 def run_stepwise(plan: Plan, tensors: Sequence[Tensor]) -> Any:

@@ -14,9 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax.errors import ArgumentError, TensorConversionError
-from tapejax.lift import NUMBERS, PLAIN_OPTIONS, Lifted, as_tensor, is_data, lift
+from tapejax.lift import NUMBERS, PLAIN_OPTIONS, Lifted, as_tensor, is_data, lift, run
+from tapejax.tape import current_scope
 from tapejax.tensor import Tensor
 from tapejax.where import user_line
+
+_x64 = jax.enable_x64
 
 BINARY = {
     "add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "truediv": jnp.true_divide,
@@ -72,9 +75,13 @@ def _operand(value: Any) -> bool:
 
 
 def _binary(name: str, op: Lifted) -> tuple[Callable, Callable]:
+    plans = op.plans
+
     def forward(self, other):
-        if type(other) is Tensor:
-            return op(self, other)
+        if type(other) is Tensor:  # the common case, with nothing in between
+            scope = current_scope()
+            plan = plans.get((self._kind, other._kind, scope.enabled, _x64.value))
+            return op(self, other) if plan is None else run(plan, (self, other), scope)
         if _operand(other):
             return op(self, as_tensor(other))
         return _not_an_operand(name, other)

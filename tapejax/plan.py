@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from tapejax import compat
 from tapejax.errors import ConsumedTapeError, UnknownLengthError
-from tapejax.lazy import force
+from tapejax.packed import force
 from tapejax.program import Program, trace
 from tapejax.reverse import Options, Reversed, reverse
 from tapejax.stepwise import Place
@@ -36,7 +36,7 @@ class Plan:
     __slots__ = (
         "_programs", "all_wrt", "backward", "bare", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
         "keeps_all_inputs", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "records", "reversed",
-        "shown", "single", "steps_cache", "stepwise", "structure", "wrt", "x64",
+        "shown", "single", "special", "steps_cache", "stepwise", "structure", "wrt", "x64",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +72,7 @@ class Plan:
         self.n_ids = sum(self.wrt) if self.records else 0
         self.n_results = self.n_out + n_extra
         self.single = self.n_results == 1
+        self.special = self.effects or not self.n_out or (self.records and self.stepwise)  # cannot just be noted
         self.bare = self.n_out == 1 and self.structure == _LEAF  # returns an array, not a tuple or dict of them
         self.forward = _jit(self._run_forward, name)
 

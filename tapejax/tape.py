@@ -45,11 +45,19 @@ class TensorId:
     (False, 'Getitem')
     """
 
-    __slots__ = ("number", "producer")
+    __slots__ = ("_producer", "number")
 
-    def __init__(self, number: int | None = None, producer: TapeAction | None = None):
+    def __init__(self, number: int | None = None, producer: TapeAction | Pending | None = None):
         self.number: int = next_number() if number is None else number
-        self.producer = producer
+        self._producer = producer
+
+    @property
+    def producer(self) -> TapeAction | None:
+        """The action that made it; None for a leaf."""
+        found = self._producer
+        if isinstance(found, Pending):
+            found = self._producer = found.action_of(self.number)
+        return found
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TensorId) and other.number == self.number
@@ -107,6 +115,39 @@ class TapeAction:
         return self.name()
 
 
+class Pending:
+    """A stretch of the log that has yet to be written as actions: see block.py."""
+
+    __slots__ = ()
+
+    def flush(self) -> None:
+        """Compute the values of its tensors."""
+        raise NotImplementedError
+
+    def write(self) -> list[Any]:
+        """Its actions, in order; those that are still wanted, if the tape holds its actions weakly."""
+        raise NotImplementedError
+
+    def action_of(self, number: int) -> Any:
+        """The action that made what has this number."""
+        raise NotImplementedError
+
+    def is_over(self) -> bool:
+        """Whether it will never have an action again."""
+        raise NotImplementedError
+
+
+def written(entries: Iterable[Any]) -> list[Any]:
+    """Entries of a log as actions: what is pending is written out."""
+    found: list[Any] = []
+    for entry in entries:
+        if isinstance(entry, Pending):
+            found += entry.write()
+        else:
+            found.append(entry)
+    return found
+
+
 class Epoch:
     """The life of a tape's content between two takes; what a recorded action points to.
 
@@ -153,9 +194,10 @@ class Tape:
 
     forgets = False  # whether ops that run on it leave no action (the first run of a checkpoint)
     watch: Any = None  # told of every op that runs on it: watch(plan, tensors, results, where)
+    weak = False  # whether it keeps only the actions that a live tensor can reach
     manner: Any = None  # how ops run while it records, if not as usual: see Scope
 
-    __slots__ = ("__weakref__", "_forks", "_log", "_origin", "_outer", "_owner", "append", "block", "detail", "epoch", "guarded", "label")  # fmt: skip
+    __slots__ = ("__weakref__", "_forks", "_log", "_origin", "_outer", "_owner", "block", "detail", "epoch", "guarded", "label")  # fmt: skip
 
     def __init__(self, *, detail: str = "ops", label: str | None = None):
         if detail not in ("ops", "primitives"):
@@ -171,8 +213,7 @@ class Tape:
 
     def _start(self, log: list[Any]) -> None:
         self._log = log
-        self.block: Any = None  # the calls noted here that have yet to run
-        self.append: Callable[[Any], None] = log.append
+        self.block: Any = None  # takes the calls that are noted here, until something else comes
         self.epoch = Epoch(self.label)
 
     # -- the log ------------------------------------------------------------------------------
@@ -187,15 +228,33 @@ class Tape:
             )
         self.append(action)
 
+    def append(self, action: Any) -> None:
+        """`push` without a look at what it is. Calls that come later are noted behind it."""
+        self.block = None
+        self._log.append(action)
+
+    def log(self, block: Any) -> None:
+        """Put calls that are being noted at the end of the log."""
+        block.logged = True
+        self._log.append(block)
+
     def take_all(self, by: str = "take_all()") -> list[TapeAction]:
         """Return the actions in order and leave the tape empty."""
-        taken = self._live()
+        return written(self.take_entries(by))
+
+    def take_entries(self, by: str) -> list[Any]:
+        """`take_all`, with what is pending left so."""
+        taken = self.entries()
         self.epoch._by = by, user_frame(2)
         self._start([])
         return taken
 
-    def _live(self) -> list[TapeAction]:
+    def entries(self) -> list[Any]:
+        """The log: actions, and stretches of it that are pending."""
         return list(self._log)
+
+    def _live(self) -> list[TapeAction]:
+        return written(self.entries())
 
     @property
     def actions(self) -> tuple[TapeAction, ...]:
@@ -355,25 +414,35 @@ class AmbientTape(Tape):
     """
 
     __slots__ = ("_limit",)
+    weak = True
 
     def _start(self, log: list[Any]) -> None:
         self._limit = 512
         super()._start(log)
-        self.append = self._append
 
-    def _append(self, action: Any) -> None:
-        log = self._log
-        log.append(ref(action) if getattr(action, "reachable", False) else action)
-        if len(log) > self._limit:
+    def log(self, block: Any) -> None:
+        while self._log and _is_over(self._log[-1]):  # what nobody could use before these calls, nobody ever will
+            self._log.pop()
+        super().log(block)
+        if len(self._log) > self._limit:
+            self._sweep()
+
+    def append(self, action: Any) -> None:
+        super().append(ref(action) if getattr(action, "reachable", False) else action)
+        if len(self._log) > self._limit:
             self._sweep()
 
     def _sweep(self) -> None:
-        self._log[:] = [entry for entry in self._log if not isinstance(entry, ref) or entry() is not None]
+        self._log[:] = [entry for entry in self._log if not _is_over(entry)]
         self._limit = 2 * len(self._log) + 512
 
-    def _live(self) -> list[TapeAction]:
+    def entries(self) -> list[Any]:
         found = [entry() if type(entry) is ref else entry for entry in self._log]
-        return [action for action in found if action is not None]
+        return [entry for entry in found if entry is not None]
+
+
+def _is_over(entry: Any) -> bool:
+    return entry() is None if type(entry) is ref else isinstance(entry, Pending) and entry.is_over()
 
 
 # --- scope ---------------------------------------------------------------------------------------
@@ -386,7 +455,7 @@ class Scope:
     manner: None, or how ops run if not deferred and fused: one by one, and what they keep may be packed.
     """
 
-    __slots__ = ("bindings", "enabled", "manner", "tape", "task", "thread")
+    __slots__ = ("bindings", "enabled", "manner", "special", "tape", "task", "thread")
 
     def __init__(self, tape: Tape, enabled: bool, owner: tuple[object, Any], bindings: Any = None, manner: Any = None):
         self.tape = tape
@@ -394,6 +463,7 @@ class Scope:
         self.thread, self.task = owner
         self.bindings = bindings
         self.manner = manner
+        self.special = bindings is not None or manner is not None or tape.detail != "ops"  # ops are not just noted
 
 
 _scope: ContextVar[Scope | None] = ContextVar("tapejax_scope", default=None)

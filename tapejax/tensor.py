@@ -17,14 +17,14 @@ from tapejax.errors import (
     TensorConversionError,
     UnknownAttributeError,
 )
-from tapejax.lazy import Lazy
-from tapejax.tape import TensorId, current_scope
+from tapejax.tape import Pending, TensorId, current_scope
 from tapejax.where import user_line
 
 if TYPE_CHECKING:
     from tapejax.gradients import Gradients
 
 Tracer = jax.core.Tracer
+SHARED = -1
 
 
 class Kind:
@@ -72,12 +72,16 @@ class Tensor(metaclass=_Hint):
     (Array(5., dtype=float32), (), True, False)
     """
 
-    __slots__ = ("__weakref__", "_id", "_kind", "_value")
+    __slots__ = ("__weakref__", "_id", "_kind", "_slot", "_value")
     __array_priority__ = 1000
     __hash__ = object.__hash__  # type: ignore[assignment]  # `==` compares elements
 
+    # What an op returns is pending at first. Then _value is the block that noted the call, _slot the place there,
+    # and _id only the number of its identity. A tensor that shares the value of a pending one has that one as its
+    # _value, and SHARED as its _slot. What is not pending has no slot.
     _value: Any
-    _id: TensorId
+    _slot: int | None
+    _id: TensorId | int
     _kind: Kind
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -88,14 +92,38 @@ class Tensor(metaclass=_Hint):
     @property
     def value(self) -> Any:
         """The jax.Array (or tracer) itself; using it records nothing."""
-        value = self._value
-        if type(value) is Lazy:
-            value = self._value = value.force()
-        return value
+        if self._slot is not None:
+            value = self._value
+            if isinstance(value, Pending):
+                value.flush()
+            elif isinstance(value, Tensor):
+                self._value, self._slot = value.value, None
+        return self._value
 
     @property
     def id(self) -> TensorId:
-        return self._id
+        id = self._id
+        if type(id) is int:
+            if self._kind.requires_grad and isinstance(self._value, Pending):
+                self._value.write()
+            else:
+                return TensorId(id)  # equal to any other with this number
+            id = self._id
+        return id  # type: ignore[return-value]
+
+    @property
+    def _number(self) -> int:
+        """The number of its identity."""
+        id = self._id
+        return id if type(id) is int else id.number  # type: ignore[union-attr]
+
+    @property
+    def _epoch(self) -> Any:
+        """That of the tape which recorded what made it; None for a leaf."""
+        id = self._id
+        if type(id) is int:
+            return self._value.epoch if self._kind.requires_grad and isinstance(self._value, Pending) else None
+        return getattr(id._producer, "epoch", None)  # type: ignore[union-attr]
 
     @property
     def requires_grad(self) -> bool:
@@ -104,7 +132,8 @@ class Tensor(metaclass=_Hint):
     @property
     def is_leaf(self) -> bool:
         """Whether no recorded op made it."""
-        return self._id.producer is None
+        id = self._id
+        return not self._kind.requires_grad if type(id) is int else id._producer is None  # type: ignore[union-attr]
 
     @property
     def aval(self) -> Any:
@@ -151,14 +180,24 @@ class Tensor(metaclass=_Hint):
 
     def detach(self) -> Tensor:
         """The same value as a new leaf that needs no gradient."""
-        value = self._value
-        if isinstance(value, Tracer):
-            value = jax.lax.stop_gradient(value)  # whoever differentiates the traced program must stop here too
-        return with_id(value, TensorId(), Kind.of(self._kind.aval, False))
+        kind = Kind.of(self._kind.aval, False)
+        if isinstance(self._value, Tracer):  # whoever differentiates the traced program must stop here too
+            return with_id(jax.lax.stop_gradient(self._value), TensorId(), kind)
+        return self._known_as(TensorId(), kind)
 
     def alias(self) -> Tensor:
         """A second Tensor object with the same value and the same identity."""
-        return with_id(self._value, self._id, self._kind)
+        return self._known_as(self.id, self._kind)
+
+    def _known_as(self, id: TensorId, kind: Kind) -> Tensor:
+        """The same value, computed or not, under another identity."""
+        value = self._value
+        if isinstance(value, Pending):
+            value = self
+        tensor = with_id(value, id, kind)
+        if isinstance(value, Tensor):
+            tensor._slot = SHARED
+        return tensor
 
     def backward(self, seed: Any = None, **options: Any) -> Gradients:
         """`tapejax.backward` from this root: the gradients are returned, not stored."""
@@ -195,7 +234,7 @@ class Tensor(metaclass=_Hint):
             raise ConcreteValueError(
                 f"{wanted} needs a concrete value, but this Tensor is being traced by jax.jit, vmap or grad",
                 at=user_line(),
-                action=f"{self._id!r}: {self.aval.str_short()}",
+                action=f"{self.id!r}: {self.aval.str_short()}",
                 fix="move it out of the traced function; for branches use jnp.where or lax.cond, for loops lax.scan",
             )
         return value
@@ -207,7 +246,7 @@ class Tensor(metaclass=_Hint):
             raise TensorConversionError(
                 "a recorded Tensor was about to become a NumPy or JAX array, which would drop it from the tape",
                 at=user_line(),
-                action=f"{self._id!r}: {self.aval.str_short()}",
+                action=f"{self.id!r}: {self.aval.str_short()}",
                 fix="use the same function from tapejax.numpy (or tapejax.lift), or leave the tape with .numpy(), .value or .detach()",
             )
         if copy is False:
@@ -241,12 +280,12 @@ class Tensor(metaclass=_Hint):
         value = self.value
         text = f"{value!r}" if isinstance(value, Tracer) else np.array2string(np.asarray(value), separator=", ", prefix="Tensor(")  # fmt: skip
         parts = [text, f"dtype={self.dtype}"]
-        producer = self._id.producer
+        producer = self.id.producer
         if producer is not None:
             parts.append(f"op={getattr(producer, 'op', type(producer).__name__)}")
         elif self.requires_grad:
             parts.append("requires_grad=True")
-        return f"Tensor({', '.join(parts)}, id={self._id.number})"
+        return f"Tensor({', '.join(parts)}, id={self._number})"
 
     # -- immutable, but copyable and picklable -----------------------------------------------------
 
@@ -260,7 +299,7 @@ class Tensor(metaclass=_Hint):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         # A deep copy is a new leaf: its history stays with the original.
-        return with_id(self._value, TensorId(), self._kind)
+        return self._known_as(TensorId(), self._kind)
 
     def __reduce__(self):
         return _unpickle, (np.asarray(self._concrete("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
@@ -278,6 +317,7 @@ def with_id(value: Any, id: TensorId, kind: Kind) -> Tensor:
     """A Tensor of these very parts."""
     tensor = _new(Tensor)
     tensor._value = value
+    tensor._slot = None
     tensor._id = id
     tensor._kind = kind
     return tensor
@@ -361,7 +401,7 @@ def _flatten(tensor: Tensor):
             raise TensorConversionError(
                 "a recorded Tensor was given to jax (jit, vmap, scan, tree.map, ...), which would drop it from the tape",
                 at=user_line(),
-                action=f"{tensor._id!r}: {tensor.aval.str_short()}",
+                action=f"{tensor.id!r}: {tensor.aval.str_short()}",
                 fix="use the same function of tapejax, or pass is_leaf to tree.map",
             )
     return (tensor.value,), tensor.requires_grad

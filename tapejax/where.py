@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from sys import _getframe
 from typing import Any
 
 import jax
@@ -22,22 +23,25 @@ def is_internal(filename: str) -> bool:
     return filename.startswith(_PACKAGES)
 
 
-_internal: dict[str, bool] = {}  # by file name, whose hash is kept; hashing a code object is slow
+class _Internal(dict):
+    """`is_internal` by file name, whose hash is kept; hashing a code object is slow."""
+
+    def __missing__(self, filename: str) -> bool:
+        found = self[filename] = is_internal(filename)
+        return found
+
+
+_internal = _Internal()
 
 
 def user_frame(depth: int = 1) -> tuple[Any, int] | None:
     """(code, instruction offset) of the innermost frame outside of tapejax; cheap to keep."""
-    frame = sys._getframe(depth)
-    while frame is not None:
-        code = frame.f_code
-        filename = code.co_filename
-        internal = _internal.get(filename)
-        if internal is None:
-            internal = _internal[filename] = is_internal(filename)
-        if not internal:
-            return code, frame.f_lasti
+    frame: Any = _getframe(depth)
+    while _internal[frame.f_code.co_filename]:
         frame = frame.f_back
-    return None
+        if frame is None:
+            return None
+    return frame.f_code, frame.f_lasti
 
 
 def line_of(where: tuple[Any, int] | None) -> str:

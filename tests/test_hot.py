@@ -1,6 +1,9 @@
 """Deferred and fused execution: nobody can tell, except by the clock."""
 
+import copy
 import gc
+import re
+import sys
 import threading
 import time
 
@@ -74,7 +77,7 @@ def test_second_time_is_one_program():
     x, ws = leaf(np.ones((2, 3), "f")), params()
     for _ in range(3):
         tj.backward(forward(x, ws), wrt=ws)
-    compiled = [s for l in block.layouts.values() for s in l.backwards.entries.values() if s is not None]
+    compiled = [s for l in block.layouts.values() for s in l.backwards.entries.values() if type(s) is not int]
     assert len(compiled) == 1
     assert len(compiled[0]._both) == 1
 
@@ -98,14 +101,14 @@ def test_nothing_runs_before_it_is_looked_at_and_dead_results_never():
     x = leaf(2.0)
     y = x * 3.0
     dead = y * 5.0
-    result = dead._value
-    assert y._value.block is not None
-    assert result.block is not None
     pending = tj.current_tape().block
-    assert len(pending.actions) == 2
-    del dead, result
-    assert pending.alive(block.layout_of(tuple(pending.key)))[0] == (0,)
+    assert y._value is dead._value is pending
+    assert len(pending.results) == 2
+    del dead
+    assert pending.held() == [0]
     assert float(y) == 6.0
+    assert pending.ran
+    assert [action.numbers for action in pending.write()] == [(y.id.number,)]
 
 
 def test_detached_tensor_shares_the_value_but_not_the_gradient():
@@ -356,24 +359,23 @@ def test_call_that_comes_while_another_thread_runs_the_block(monkeypatch, record
     """The owner had looked whether the block takes more just before it was sealed."""
     x = tj.tensor(2.0, requires_grad=recorded)
     y = x * 3.0
-    sealed, noting = threading.Event(), threading.Event()
-    run_forward = block.Layout.run_forward
+    sealed, lift = threading.Event(), sys.modules["tapejax.lift"]
+    run_forward, next_number = block.Layout.run_forward, lift.next_number
 
     def slow(*args):
         sealed.set()
-        noting.wait(5)
         time.sleep(0.05)  # the call is noted meanwhile
         return run_forward(*args)
 
-    def takes_more(self):
-        noting.set()
-        return True
+    def interrupted():
+        if not sealed.is_set():  # in the middle of noting the call
+            other.start()
+            assert sealed.wait(5)
+        return next_number()
 
-    monkeypatch.setattr(block.Layout, "run_forward", slow)
     other = threading.Thread(target=lambda: y.value)
-    other.start()
-    assert sealed.wait(5)
-    monkeypatch.setattr(block.Block, "takes_more", takes_more)
+    monkeypatch.setattr(block.Layout, "run_forward", slow)
+    monkeypatch.setattr(lift, "next_number", interrupted)
     late = y * 5.0
     monkeypatch.undo()
     other.join()
@@ -408,3 +410,136 @@ def test_action_of_a_consumed_tape_says_so():
         grads.insert(z.id, 1.0)
         with pytest.raises(errors.ConsumedTapeError, match="let go"):
             actions[1].backward(grads)
+
+
+# --- actions are written late ------------------------------------------------------------------------------
+
+
+def shown(tape):
+    """The tape as text, with its numbers counted from the first."""
+    numbers = {}
+    count = lambda match: f"%{numbers.setdefault(match[0], len(numbers))}"
+    return re.sub(r"%\d+", count, "\n".join(map(repr, tape)))
+
+
+def model(x, ws):
+    mask = (x > 0).astype(jnp.float32)  # recorded calls read what is not recorded
+    h = tanh(x @ ws[0]) * mask.mean()
+    return (h * h.detach()).sum()
+
+
+@pytest.mark.parametrize("when", ["before", "looked at", "one by one"])
+def test_a_tape_reads_the_same_whenever_it_is_written(when):
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    with tj.Tape() as tape:
+        loss = model(x, ws)
+        if when == "looked at":
+            float(loss)
+        elif when == "one by one":
+            assert shown(tape)
+            loss.value
+    tj.fusion.enabled = False
+    try:
+        with tj.Tape() as at_once:
+            model(x, ws)
+    finally:
+        tj.fusion.enabled = True
+    assert shown(tape) == shown(at_once)
+    assert [action.line.partition(":")[0] for action in tape] == [__file__] * len(at_once)
+    assert [action.line for action in tape] == [action.line for action in at_once]
+
+
+def test_who_made_a_result_can_be_asked_after_it_went_back_as_one_program():
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    for _ in range(4):
+        h = tanh(x @ ws[0])
+        loss = (h * h).sum()
+        tj.backward(loss, wrt=ws)
+        assert [loss.id.producer.op, h.id.producer.op] == ["Sum", "Tanh"]
+        (product,) = loss.id.producer.inputs
+        assert product.producer.inputs == [h.id, h.id]
+        assert h.id.producer.inputs[0].producer.inputs == [x.id, ws[0].id]
+        assert not loss.is_leaf
+        with pytest.raises(tj.errors.ConsumedTapeError):
+            tj.backward(loss)
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+@pytest.mark.parametrize("only", [False, True])
+@pytest.mark.parametrize("written", [False, True])
+def test_every_pass_over_an_explicit_tape_gives_the_same(looked_at, only, written):
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    _, (dx, dws) = expected(x, ws)
+    for _ in range(4):
+        with tj.Tape() as tape:
+            loss = forward(x, ws)
+        if looked_at:
+            float(loss)
+        if written:
+            assert len(tape) == 3 * 3 + 2
+        grads = tape.backward(loss, wrt=ws if only else None)
+        assert len(grads) == (3 if only else 3 * 3 + 2 + 4)
+        for w, dw in zip(ws, dws, strict=True):
+            np.testing.assert_allclose(grads[w], dw, rtol=1e-4, atol=1e-5)
+        if not only:
+            np.testing.assert_allclose(grads[x], dx, rtol=1e-4, atol=1e-5)
+        assert len(tape) == 0
+
+
+def test_pending_tensors_under_other_names():
+    x = leaf(3.0)
+    for _ in range(3):
+        y = x * 2.0
+        again, copied, other = y.alias(), copy.copy(y), copy.deepcopy(y)
+        assert again.id == copied.id == y.id != other.id
+        grads = tj.backward(again * copied * other, wrt=[x, y, other])
+        assert (grads[y], grads[other], grads[x]) == (72.0, 36.0, 144.0)  # 2 y z, y * y, and x has y's part only
+        assert float(other) == float(y) == 6.0
+
+
+def test_gradient_of_a_result_that_is_wanted():
+    x = leaf(2.0)
+    for _ in range(4):
+        y = x * 3.0
+        z = y * y
+        grads = tj.backward(z * 2.0, wrt=[y])
+        assert len(grads) == 1
+        assert grads[y] == 24.0
+
+
+def test_one_call_alone_is_compiled_with_its_backward_after_a_while():
+    x = leaf(np.arange(3, dtype="f"))
+    compiled = []
+    for _ in range(block.PATIENCE_WITH_ONE + 3):
+        y = x * x
+        grads = tj.backward(y, np.ones(3, "f"), wrt=x)
+        np.testing.assert_array_equal(grads[x], [0.0, 2.0, 4.0])
+        np.testing.assert_array_equal(y.value, [0.0, 1.0, 4.0])
+        (layout,) = [l for l in block.layouts.values() if len(l.steps) == 1]
+        compiled.append(any(type(found) is not int for found in layout.backwards.entries.values()))
+    assert compiled == [False] * block.PATIENCE_WITH_ONE + [True] * 3
+
+
+def test_seed_that_is_not_ones_is_not_taken_for_ones():
+    x = leaf(2.0)
+    for seed in [None, None, 3.0, None, 3.0, 5.0, None]:
+        y = x * x
+        y = y * 1.0
+        assert tj.backward(y, seed)[x] == 4.0 * (1.0 if seed is None else seed)
+
+
+def test_what_is_kept_for_a_block_goes_with_its_backward():
+    x = leaf(np.ones((64, 64), "f"))
+    for _ in range(4):
+        with tj.Tape() as tape:
+            h = tanh(x @ x)
+            loss = (h * h).sum()
+            float(loss)  # the block runs by itself, and keeps what backward reads
+            del h
+        gc.collect()
+        kept = len(jax.live_arrays())
+        grads = tape.backward(loss, wrt=x)
+        gc.collect()
+        assert len(jax.live_arrays()) <= kept  # one gradient more, at least one array fewer
+        assert grads[x].shape == (64, 64)
+        assert loss.id.producer.kept is None

@@ -17,8 +17,8 @@ from tapejax.checkpointing.run import RunTape, Trail, reads_of, run
 from tapejax.checkpointing.traced import checkpoint_traced, policy_of
 from tapejax.errors import ArgumentError, ConsumedTapeError, ReplayError
 from tapejax.gradients import Gradients
-from tapejax.lazy import force
 from tapejax.lift import is_tensor, lift
+from tapejax.packed import force
 from tapejax.plan import OpAction
 from tapejax.recording import is_known_over_arrays, remember_over_arrays, wants_arrays
 from tapejax.tape import Scope, TapeAction, TensorId, current_scope, next_sequence
@@ -184,7 +184,7 @@ class Call:
         for place, leaf in enumerate(leaves):
             if is_tensor(leaf):
                 value = leaf.value if hooks is None else hooks.packed(leaf.value, is_leaf=leaf.is_leaf)
-                self.tensors[place] = (value, leaf._id, leaf._kind)
+                self.tensors[place] = (value, leaf.id, leaf._kind)
 
     def __call__(self) -> Any:
         leaves = list(self.leaves)

@@ -44,7 +44,7 @@ class Meter(Trail):
         if not (isinstance(op, Plan) and op.records and op.reversed is not None):
             return
         for tensor in tensors:
-            if tensor._id.number < self.start:
+            if tensor._number < self.start:
                 self._is_new(tensor.value)
         for value in op.keep((*[tensor.value for tensor in tensors], *results)):
             if self._is_new(value):

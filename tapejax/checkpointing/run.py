@@ -41,7 +41,7 @@ class Trail:
             if op.records:
                 for tensor, wanted in zip(tensors, op.wrt, strict=True):
                     if wanted:
-                        self.read(tensor._id)
+                        self.read(tensor.id)
             results = list(results)[: op.n_out]  # without the extras
         self.ops.append(op)
         if self.places is not None:
@@ -85,12 +85,10 @@ class RunTape(Tape):
         super().__init__(detail=detail, label=label)
         self.guarded = True
 
-    def _start(self, log: list[Any]) -> None:
-        super()._start(log)
-        if self.forgets:
-            self.append = self._only_look
-
-    def _only_look(self, action: TapeAction) -> None:
+    def append(self, action: TapeAction) -> None:
+        if not self.forgets:
+            super().append(action)
+            return
         for id in reads_of(action):
             self.trail.read(id)
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from tapejax.errors import ArgumentError, SavedTensorError
-from tapejax.lazy import Lazy, Packed
+from tapejax.packed import Packed
 from tapejax.tape import Scope, current_scope, set_scope
 from tapejax.tensor import Tensor, Tracer
 from tapejax.where import user_line
@@ -72,7 +72,7 @@ class saved_tensors_hooks:
 
     def packed(self, value: Any, *, is_leaf: bool = False) -> Any:
         """A value as an action keeps it: what is traced, or lives anyway, as it is."""
-        if isinstance(value, (Tracer, Lazy)) or (is_leaf and not self.leaves):
+        if isinstance(value, (Tracer, Packed)) or (is_leaf and not self.leaves):
             return value
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):  # random keys: small, and no plain numbers
             return value

@@ -47,12 +47,12 @@ class Bindings:
 
     def resolve(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """What an op reads: Tensors from outside with the values that stand for them here."""
-        return [self.resolve_one(t) if t._kind.requires_grad and t._id.number < self.start else t for t in tensors]
+        return [self.resolve_one(t) if t._kind.requires_grad and t._number < self.start else t for t in tensors]
 
     def resolve_one(self, tensor: Tensor) -> Tensor:
-        number = tensor._id.number
+        number = tensor._number
         if number in self.values:
-            return with_id(self.values[number], tensor._id, tensor._kind)
+            return with_id(self.values[number], tensor.id, tensor._kind)
         if self.closed:
             raise ClosureError(
                 "a function given to a function of functions read another recorded Tensor the second time it was traced",

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax import compat, recording
-from tapejax.lazy import force
 from tapejax.lift import lift
+from tapejax.packed import force
 from tapejax.plan import OpAction
 from tapejax.program import CUSTOM, Eqn
 from tapejax.tape import Tape, TapeAction
@@ -74,13 +74,12 @@ class Watch(Tape):
         super()._start(log)
         self.calls: dict[int, Any] = {}
         self._last: Any = None
-        self.append = self._append
 
     def watch(self, plan: Any, tensors: Sequence[Tensor], results: Sequence[Any], where: Any) -> None:
         self._last = (plan, [tensor.value for tensor in tensors], list(results))
 
-    def _append(self, action: Any) -> None:
-        self._log.append(action)
+    def append(self, action: Any) -> None:
+        super().append(action)
         if type(action) is OpAction and self._last is not None and self._last[0] is action.plan:
             self.calls[id(action)] = self._last[1:]
 

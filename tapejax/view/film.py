@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from tapejax.cursor import Cursor
 from tapejax.errors import BackwardError, ConcreteValueError
-from tapejax.lazy import force
+from tapejax.packed import force
 from tapejax.plan import OpAction, x64_for
 from tapejax.tape import TapeAction, TensorId
 from tapejax.tensor import Tracer
