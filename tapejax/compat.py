@@ -6,11 +6,13 @@ it necessary, so that it can be deleted when that release is dropped. Public JAX
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core as jex_core
 from jax.extend import source_info_util
 
@@ -27,23 +29,16 @@ def jaxpr_parts(jaxpr: Any) -> tuple[Any, list[Any]]:
     return inner, list(consts or ())
 
 
-def jaxpr_from_equation(eqn: Any) -> Any:
-    """A closed jaxpr with `eqn` as its only equation and one input for each operand.
-
-    Written into a traced jaxpr of as many inputs and outputs: only tracing gives the debug info that
-    a jaxpr must have (a DeprecationWarning since 0.10).
-    """
-    fresh = jex_core.gensym()
-    invars = [fresh(v.aval) for v in eqn.invars]
-    outvars = [fresh(v.aval) for v in eqn.outvars]
-    eqn = eqn.replace(invars=invars, outvars=outvars)
-    traced, _ = jaxpr_parts(jax.make_jaxpr(lambda *_: (0,) * len(outvars))(*(0,) * len(invars)))
-    return jex_core.ClosedJaxpr(traced.replace(invars=invars, outvars=outvars, eqns=[eqn], effects=eqn.effects), ())
-
-
 def equation_as_function(eqn: Any) -> Callable[..., list[Any]]:
     """One equation as a function of its operands; reaches custom rules, scans and calls alike."""
-    return jex_core.jaxpr_as_fun(jaxpr_from_equation(eqn))
+    primitive = eqn.primitive
+
+    def run(*values):
+        with equation_context(eqn):
+            out = primitive.bind(*values, **primitive.get_bind_params(eqn.params))
+        return list(out) if primitive.multiple_results else [out]
+
+    return run
 
 
 def has_subjaxprs(params: dict[str, Any]) -> bool:
@@ -92,7 +87,8 @@ _TRACE_SETTINGS = (
 
 def trace_context() -> tuple[Any, ...]:
     """The settings that change what tracing a function gives; part of a plan's key."""
-    return tuple(getattr(jax.config, name, None) for name in _TRACE_SETTINGS)
+    config = jax.config
+    return tuple([getattr(config, name, None) for name in _TRACE_SETTINGS])
 
 
 def is_float0(dtype: Any) -> bool:
@@ -103,10 +99,30 @@ def avals_of(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(jax.typeof(value) for value in values)
 
 
+@functools.cache
+def _staged() -> type:
+    """The type of the values with which jit traces a function: jax does not export it."""
+    seen: list[type] = []
+    jax.make_jaxpr(lambda x: seen.append(type(x)))(0)
+    return seen[0]
+
+
+def is_staged(values: Iterable[Any]) -> bool:
+    """Whether a program is being traced with one of these values (rather than, say, mapped over a batch)."""
+    staged = _staged()
+    for value in values:
+        if type(value) is staged:
+            return True
+    return False
+
+
 def one_minus_square(x: Any) -> Any:
     """1 - x * x, accurate near 1 and -1; a primitive of its own since 0.12."""
     primitive = getattr(jax.lax, "one_minus_square", None)
-    return (1 + x) * (1 - x) if primitive is None else primitive(x)
+    if primitive is not None:
+        return primitive(x)
+    rest = jax.lax.sub(x.dtype.type(1), x)
+    return jax.lax.add(rest, jax.lax.mul(rest, x))
 
 
 def varying_axes(value: Any) -> frozenset[Any]:
@@ -123,6 +139,11 @@ def explicit_sharding(aval: Any) -> Any:
     if mesh is None or mesh.empty or jax.sharding.AxisType.Explicit not in mesh.axis_types:
         return None
     return sharding
+
+
+def is_plain(aval: Any) -> bool:
+    """Whether an aval is a shape and a dtype of NumPy's kind, and nothing more: no mesh has a say in it."""
+    return explicit_sharding(aval) is None and not varying_axes(aval) and isinstance(aval.dtype, np.dtype)
 
 
 def reshard_like(value: Any, aval: Any) -> Any:
@@ -152,7 +173,7 @@ def as_typed(value: Any, aval: Any) -> Any:
     return reshard_like(value, aval)
 
 
-_NOTHING = nullcontext()
+NO_CONTEXT = nullcontext()
 
 
 def has_context(eqn: Any) -> bool:
@@ -163,14 +184,14 @@ def has_context(eqn: Any) -> bool:
 
 def equation_context(eqn: Any) -> Any:
     """A context manager that sets what was set where an equation was traced: the mesh, where to compute."""
-    return eqn.ctx.manager if has_context(eqn) else _NOTHING
+    return eqn.ctx.manager if has_context(eqn) else NO_CONTEXT
 
 
 def mesh_context(aval: Any) -> Any:
     """A context manager that sets the mesh in an aval's type, if there is one."""
     mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
     if mesh is None or mesh.empty or mesh == jax.sharding.get_abstract_mesh():
-        return _NOTHING
+        return NO_CONTEXT
     return jax.sharding.use_abstract_mesh(mesh)
 
 

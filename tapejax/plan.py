@@ -74,7 +74,7 @@ class Plan:
         self.single = self.n_results == 1
         self.special = self.effects or not self.n_out or (self.records and self.stepwise)  # cannot just be noted
         self.bare = self.n_out == 1 and self.structure == _LEAF  # returns an array, not a tuple or dict of them
-        self.forward = _jit(self._run_forward, name)
+        self.forward = Jitted(self._run_forward, name, program)
 
     def _differentiate(self, program: Program) -> int:
         """Decide what to keep; the number of extras."""
@@ -100,7 +100,7 @@ class Plan:
         if n_extra:
             chosen += [i for i in range(self.n_in) if i not in reversed_.saves_in]
         self.keep = _picker(chosen)
-        self.backward = _jit(self._run_backward, f"{self.name}_backward")
+        self.backward = Jitted(self._run_backward, f"{self.name}_backward", program)
         return n_extra
 
     def program(self, values: Sequence[Any]) -> Any:
@@ -128,13 +128,13 @@ class Plan:
 
     def _run_backward(self, *arguments):
         kept, cts = arguments[: self.n_read], arguments[-self.n_out :]
-        reversed_ = self.program([jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in self.examples])
-        found = reversed_.backward(kept, cts)
-        zeros = lambda aval: jnp.zeros(aval.shape, aval.dtype)
+        found = self.program(self.examples).backward(kept, cts)
         return tuple(
-            zeros(aval) if ct is None else ct
-            for ct, aval, wanted in zip(found, self.examples, self.wrt, strict=True)
-            if wanted
+            [
+                jnp.zeros(aval.shape, aval.dtype) if ct is None else ct
+                for ct, aval, wanted in zip(found, self.examples, self.wrt, strict=True)
+                if wanted
+            ]
         )
 
     def __repr__(self) -> str:
@@ -158,12 +158,31 @@ def _picker(positions: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     return itemgetter(*positions)
 
 
-def _jit(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def run(*values):
-        return function(*values)
+class Jitted:
+    """A function of arrays that is jitted, but not while jax traces a larger program.
 
-    run.__name__ = run.__qualname__ = name  # what profilers and XLA dumps show
-    return jax.jit(run, inline=True)  # within a larger program its equations are the program's own: less to lower
+    There its equations go straight into that program, which is quicker than to trace them apart and
+    then copy them. Only what is long, or has programs inside, is traced apart the second time it comes.
+    """
+
+    __slots__ = ("_jitted", "apart", "long", "name", "run")
+
+    LONG = 8  # equations; measured: from there on copying them is quicker than running the rules again
+
+    def __init__(self, run: Callable[..., Any], name: str, program: Program):
+        self.run, self.name, self._jitted = run, name, None
+        self.long = len(program.eqns) > self.LONG or any(compat.has_subjaxprs(eqn.params) for eqn in program.eqns)
+        self.apart = False
+
+    def __call__(self, *values: Any) -> Any:
+        if compat.is_staged(values) and not self.apart:
+            self.apart = self.long
+            return self.run(*values)
+        if self._jitted is None:
+            run = lambda *values: self.run(*values)
+            run.__name__ = run.__qualname__ = self.name  # what profilers and XLA dumps show
+            self._jitted = jax.jit(run, inline=True)  # within a larger program its equations are the program's own
+        return self._jitted(*values)
 
 
 class OpAction(TapeAction):

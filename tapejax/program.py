@@ -20,7 +20,7 @@ from tapejax import compat, discharge
 class Eqn:
     """One primitive applied to slots."""
 
-    __slots__ = ("inputs", "origin", "outputs", "params", "primitive", "sources")
+    __slots__ = ("has_context", "inputs", "origin", "outputs", "params", "primitive", "sources")
 
     def __init__(self, primitive, params, inputs, outputs, sources, origin):
         self.primitive = primitive
@@ -29,6 +29,7 @@ class Eqn:
         self.outputs: tuple[int, ...] = outputs
         self.sources = sources  # its own, then those of the calls it was opened from, inside out
         self.origin = origin  # jax's own equation; needed to reach custom rules
+        self.has_context = compat.has_context(origin)
 
     @property
     def name(self) -> str:
@@ -46,20 +47,19 @@ class Eqn:
     @property
     def is_structural(self) -> bool:
         """Whether there is more to it than its primitive and parameters: programs inside, effects, a mesh."""
-        return self.has_effects or compat.has_subjaxprs(self.params) or compat.has_context(self.origin)
+        return self.has_effects or compat.has_subjaxprs(self.params) or self.has_context
 
     @property
     def context(self) -> AbstractContextManager[Any]:
         """The mesh and the place to compute on that were set where the equation was traced."""
-        return compat.equation_context(self.origin)
+        return compat.equation_context(self.origin) if self.has_context else compat.NO_CONTEXT
 
     def bind(self, values: Sequence[Any]) -> list[Any]:
         """Run the primitive on values; always a list of results."""
-        if self.origin is not None and compat.has_subjaxprs(self.params):
-            return compat.equation_as_function(self.origin)(*values)
+        primitive = self.primitive
         with self.context:
-            out = self.primitive.bind(*values, **self.params)
-        return list(out) if self.primitive.multiple_results else [out]
+            out = primitive.bind(*values, **primitive.get_bind_params(self.params))
+        return list(out) if primitive.multiple_results else [out]
 
     def __repr__(self) -> str:
         show = lambda slots: " ".join(f"%{slot}" for slot in slots)

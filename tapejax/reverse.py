@@ -11,6 +11,7 @@ Under one `jax.jit` XLA merges what is computed twice, so 2 costs nothing there.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,13 +76,17 @@ class Reversed:
     extras: slots that the forward returns besides its outputs.
     depends: for each output, whether a derivative with respect to `wrt` is defined for it.
     foreign: names of primitives differentiated by their own jax rule, not by ours.
+    kept_slots: the slots of what `backward` is given, in its order.
+    augmented: by the identity of their equations, the steps with a forward of their own, and their extra slots.
     """
 
     __slots__ = (
+        "augmented",
         "avals",
         "depends",
         "extras",
         "foreign",
+        "kept_slots",
         "program",
         "recompute",
         "saves_in",
@@ -100,6 +105,8 @@ class Reversed:
     avals: list[Any]
     depends: tuple[bool, ...]
     foreign: tuple[str, ...]
+    kept_slots: list[int]
+    augmented: dict[int, tuple[Step, tuple[int, ...]]]
 
     @property
     def extra_avals(self) -> tuple[Any, ...]:
@@ -119,15 +126,17 @@ class Reversed:
         What `env` has already stays. The backward uses this too, to run something again: the value of
         a function with a custom rule is then what the rule makes it, as in the forward.
         """
-        augmented = {id(eqn): (step, extra) for eqn, step, extra, _ in self.steps if step.forward is not None}
         for eqn in eqns:
             operands = [env[slot] for slot in eqn.inputs]
-            if id(eqn) in augmented:
-                step, extra_slots = augmented[id(eqn)]
-                results, extras = step.forward(operands)
+            slots, own = eqn.outputs, self.augmented.get(id(eqn))
+            if own is None:
+                values = eqn.bind(operands)
             else:
-                results, extras, extra_slots = eqn.bind(operands), (), ()
-            for slot, value in zip([*eqn.outputs, *extra_slots], [*results, *extras], strict=True):
+                step, extra_slots = own
+                assert step.forward is not None
+                results, extras = step.forward(operands)
+                slots, values = (*slots, *extra_slots), [*results, *extras]
+            for slot, value in zip(slots, values, strict=True):
                 env.setdefault(slot, value)
 
     def leading_to(self, targets: Iterable[int], have: Iterable[int] = (), *, effects: bool = False) -> list[Eqn]:
@@ -146,12 +155,6 @@ class Reversed:
                 chosen.append(eqn)
         chosen.reverse()
         return chosen
-
-    @property
-    def kept_slots(self) -> list[int]:
-        """The slots of what `backward` is given, in its order."""
-        inputs, outputs = self.program.inputs, self.program.outputs
-        return [*(inputs[i] for i in self.saves_in), *(outputs[i] for i in self.saves_out), *self.extras]
 
     def backward(self, kept: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         """One cotangent per input (None where there is none), from those of the outputs.
@@ -201,14 +204,18 @@ class Reversed:
         return [sums.get(slot) if wanted else None for slot, wanted in zip(program.inputs, self.wrt, strict=True)]
 
 
+@functools.cache
+def _inexact(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
 def is_inexact(aval: Any) -> bool:
-    return jnp.issubdtype(aval.dtype, jnp.inexact)
+    return _inexact(aval.dtype)
 
 
 def fit(ct: Any, aval: Any, eqn: Eqn) -> Any:
     """The cotangent in its operand's own shape: broadcasting is undone here, and only here."""
-    shape = jnp.shape(ct)
-    if shape != aval.shape:
+    if ct.shape != aval.shape:
         ct = unbroadcast(ct, aval, eqn)
     if ct.dtype != aval.dtype:
         raise RuleSignatureError(
@@ -254,6 +261,7 @@ def reverse(
     result.wrt = tuple(bool(w) and is_inexact(aval) for w, aval in zip(wrt, program.in_avals, strict=True))
     result.avals = list(program.avals)
     result.steps = _steps(program, result, options, [True] * len(program.outputs) if wanted is None else wanted)
+    result.augmented = {id(eqn): (step, extra) for eqn, step, extra, _ in result.steps if step.forward is not None}
     _decide_what_to_keep(result, {*program.inputs, *program.outputs} if references is None else set(references))
     return result
 
@@ -386,3 +394,5 @@ def _decide_what_to_keep(result: Reversed, references: set[int]) -> None:
     outputs = {slot: i for i, slot in reversed(list(enumerate(program.outputs)))}
     result.saves_in = tuple(sorted(inputs[slot] for slot in wanted if slot in inputs))
     result.saves_out = tuple(sorted(outputs[slot] for slot in wanted if slot in outputs and slot not in inputs))
+    kept = [program.inputs[i] for i in result.saves_in] + [program.outputs[i] for i in result.saves_out]
+    result.kept_slots = [*kept, *extras]

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import primitives
 
-from tapejax.rules.registry import rule
+from tapejax.rules.numbers import minus, number, plus, times
+from tapejax.rules.registry import rule, zeros_like
 
 
 @rule(lax.add_p, cheap=True)
@@ -20,24 +21,28 @@ def add_any(ct, out, x, y):
 
 
 @rule(lax.sub_p, cheap=True)
-def sub(ct, out, x, y):
+def sub(ct, out, x, y, *, wanted=(True, True)):
     """out = x - y"""
-    return ct, -ct
+    return ct, lax.neg(ct) if wanted[1] else None
 
 
 @rule(lax.mul_p, saves=("y", "x"), cheap=True)
-def mul(ct, out, x, y, *, out_dtype=None):
+def mul(ct, out, x, y, *, wanted=(True, True), out_dtype=None):
     """out = x * y, in out_dtype where that is given"""
-    if out_dtype is None:
-        return ct * y, ct * x
-    times = lambda other: ct * lax.convert_element_type(other, out_dtype)
-    return lax.convert_element_type(times(y), x.dtype), lax.convert_element_type(times(x), y.dtype)
+
+    def product(other, dtype):
+        if out_dtype is None:
+            return lax.mul(ct, other)
+        return lax.convert_element_type(lax.mul(ct, lax.convert_element_type(other, out_dtype)), dtype)
+
+    return product(y, x.dtype) if wanted[0] else None, product(x, y.dtype) if wanted[1] else None
 
 
 @rule(lax.div_p, saves=("y", "out y"), cheap=True)
-def div(ct, out, x, y):
+def div(ct, out, x, y, *, wanted=(True, True)):
     """out = x / y"""
-    return ct / y, -ct * out / y
+    ct_x = lax.div(ct, y)
+    return ct_x, lax.neg(lax.mul(ct_x, out)) if wanted[1] else None
 
 
 @rule(lax.rem_p, saves=("", "out x y"), cheap=True)
@@ -48,61 +53,67 @@ def rem(ct, out, x, y):
 
 
 @rule(lax.pow_p, saves=("x y", "out x"), cheap=True)
-def pow(ct, out, x, y):
+def pow(ct, out, x, y, *, wanted=(True, True)):
     """out = x ** y"""
+    ct_x = ct_y = None
     if jnp.issubdtype(y.dtype, jnp.integer):
-        lower = lax.pow(x, lax.select(lax.eq(y, lax.full_like(y, 0)), lax.full_like(y, 0), y - 1))
-        return ct * (lax.convert_element_type(y, x.dtype) * lower), None
-    safe = lax.select(lax.eq(x, lax.full_like(x, 0)), lax.full_like(x, 1), x)
-    return ct * (y * lax.pow(x, y - 1)), ct * (lax.log(safe) * out)
+        lower = lax.pow(x, lax.select(lax.eq(y, number(0, y)), lax.full_like(y, 0), plus(-1, y)))
+        return lax.mul(ct, lax.mul(lax.convert_element_type(y, x.dtype), lower)), None
+    if wanted[0]:
+        ct_x = lax.mul(ct, lax.mul(y, lax.pow(x, plus(-1, y))))
+    if wanted[1]:
+        safe = lax.select(lax.eq(x, number(0, x)), lax.full_like(x, 1), x)
+        ct_y = lax.mul(ct, lax.mul(lax.log(safe), out))
+    return ct_x, ct_y
 
 
 @rule(lax.max_p, saves="x y", cheap=True)
-def max(ct, out, x, y):
+def max(ct, out, x, y, *, wanted=(True, True)):
     """out = the larger of x and y"""
-    largest = lax.max(x, y)
-    return ct * share(largest, x, y), ct * share(largest, y, x)
+    return shared(ct, lax.max(x, y), x, y, wanted)
 
 
 @rule(lax.min_p, saves="x y", cheap=True)
-def min(ct, out, x, y):
+def min(ct, out, x, y, *, wanted=(True, True)):
     """out = the smaller of x and y"""
-    smallest = lax.min(x, y)
-    return ct * share(smallest, x, y), ct * share(smallest, y, x)
+    return shared(ct, lax.min(x, y), x, y, wanted)
 
 
-def share(out, x, y):
-    """How much of the choice `out` came from x: 1, 0, or 1/2 where x and y are equal."""
-    is_out = lambda value: lax.convert_element_type(lax.eq(value, out), out.dtype)
-    return is_out(x) * (1 - 0.5 * is_out(y))
+def shared(ct, out, x, y, wanted):
+    """ct for the one of x and y that the choice `out` came from; half for each where they are equal."""
+    is_x, is_y = [lax.convert_element_type(lax.eq(value, out), out.dtype) for value in (x, y)]
+    share = lambda mine, other: lax.mul(ct, lax.mul(mine, minus(1, times(0.5, other))))
+    return share(is_x, is_y) if wanted[0] else None, share(is_y, is_x) if wanted[1] else None
 
 
 @rule(lax.atan2_p, saves="x y", cheap=True)
 def atan2(ct, out, x, y):
     """out = the angle of the point (y, x)"""
-    over_square = ct / (lax.square(x) + lax.square(y))
-    return over_square * y, -over_square * x
+    over_square = lax.div(ct, lax.add(lax.square(x), lax.square(y)))
+    return lax.mul(over_square, y), lax.neg(lax.mul(over_square, x))
 
 
 @rule(lax.clamp_p, saves=("low x high", "low x high", "low x high"), cheap=True)
-def clamp(ct, out, low, x, high):
+def clamp(ct, out, low, x, high, *, wanted=(True, True, True)):
     """out = min(max(x, low), high); nothing flows where x is equal to a bound, as in jax"""
-    where = lambda chosen: lax.select(chosen, ct, lax.full_like(ct, 0))
-    return (
-        where(lax.gt(low, x) & lax.lt(low, high)),
-        where(lax.gt(x, low) & lax.lt(x, high)),
-        where(lax.lt(high, lax.max(low, x))),
+    nothing = zeros_like(ct)
+    chosen = (
+        lambda: lax.gt(low, x) & lax.lt(low, high),
+        lambda: lax.gt(x, low) & lax.lt(x, high),
+        lambda: lax.lt(high, lax.max(low, x)),
     )
+    return [lax.select(where(), ct, nothing) if flag else None for where, flag in zip(chosen, wanted, strict=True)]
 
 
 @rule(lax.select_n_p, saves="which", cheap=True)
-def select_n(ct, out, which, *cases):
+def select_n(ct, out, which, *cases, wanted=None):
     """out = cases[which]; an index out of range takes the nearest case"""
     if len(cases) == 1:
         return None, ct
-    nothing = lax.full_like(ct, 0)
+    nothing = zeros_like(ct)
     if which.dtype == bool:
-        return None, lax.select(which, nothing, ct), lax.select(which, ct, nothing)
+        first, second = wanted[1:] if wanted else (True, True)
+        return None, lax.select_n(which, ct, nothing) if first else None, lax.select_n(which, nothing, ct) if second else None
     which = jnp.clip(which, 0, len(cases) - 1)
     return None, *(lax.select(which == i, ct, nothing) for i in range(len(cases)))
 

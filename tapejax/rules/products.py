@@ -9,6 +9,8 @@ from tapejax.rules.registry import rule
 
 def in_dtype_of(x, ct):
     """ct in x's dtype: products accept mixed dtypes, real times complex included."""
+    if ct.dtype == x.dtype:
+        return ct
     if np.issubdtype(ct.dtype, np.complexfloating) and not np.issubdtype(x.dtype, np.complexfloating):
         ct = lax.real(ct)
     return lax.convert_element_type(ct, x.dtype)
@@ -27,34 +29,46 @@ def without(axes, ndim):
     return [d for d in range(ndim) if d not in axes]
 
 
-def dot_cotangent(x, x_axes, y, y_axes, ct, ct_y, **options):
+def dot_cotangent(x, x_axes, y, y_axes, ct, ct_y, precision, dtype):
     """The cotangent of x in out = x . y, by the product of ct with y over y's own dimensions.
 
     x_axes, y_axes: their contracting and batch dimensions. ct_y: where y's own are in ct.
+    precision: that of x, or of what stands for it, and that of y.
     """
     (x_contract, x_batch), (y_contract, y_batch) = x_axes, y_axes
     x_kept = without([*x_contract, *x_batch], x.ndim)
     y_kept = without([*y_contract, *y_batch], y.ndim)
-    numbers = ((ct_y, y_kept), (range(len(x_batch)), y_batch))
-    # The product's dimensions: batch, x's own, then those summed over, in the order they have in y.
-    summed = [x_contract[i] for i in np.argsort(y_contract)]
-    order = [*x_batch, *x_kept, *summed]
-    found = lax.dot_general(ct, y, numbers, out_sharding=sharding_of(x, order), **options)
-    return in_dtype_of(x, lax.transpose(found, np.argsort(order)))
+    # The product's dimensions: batch, x's own, then those summed over, in the order they have in y. With y
+    # as the first factor x's own come last: mostly one of the two is the order that x has. (XLA rounds a
+    # product of mixed dtypes by its first factor, so these stay as jax has them.)
+    summed = [x_contract[i] for i in sorted(range(len(y_contract)), key=y_contract.__getitem__)]
+    batch, order = range(len(x_batch)), [*x_batch, *summed, *x_kept]
+    if order == list(range(x.ndim)) and ct.dtype == y.dtype:
+        numbers, factors = ((y_kept, ct_y), (y_batch, batch)), (y, ct)
+        precision = precision[::-1] if isinstance(precision, tuple) else precision
+    else:
+        order = [*x_batch, *x_kept, *summed]
+        numbers, factors = ((ct_y, y_kept), (batch, y_batch)), (ct, y)
+    found = lax.dot_general(*factors, numbers, precision, dtype, out_sharding=sharding_of(x, order))
+    if order != list(range(x.ndim)):
+        found = lax.transpose(found, np.argsort(order))
+    return in_dtype_of(x, found)
 
 
 @rule(lax.dot_general_p, saves=("rhs", "lhs"))
-def dot_general(ct, out, lhs, rhs, *, dimension_numbers, precision, preferred_element_type, out_sharding):
+def dot_general(
+    ct, out, lhs, rhs, *, dimension_numbers, precision, preferred_element_type, out_sharding, wanted=(True, True)
+):
     """out[batch, i, j] = sum over k of lhs[batch, i, k] * rhs[batch, k, j], for any order of dimensions"""
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     lhs_axes, rhs_axes = (lhs_contract, lhs_batch), (rhs_contract, rhs_batch)
     first_j = lhs.ndim - len(lhs_contract)
     i, j = range(len(lhs_batch), first_j), range(first_j, ct.ndim)
-    options = {"precision": precision, "preferred_element_type": preferred_element_type}
-    flipped = options | {"precision": precision[::-1] if isinstance(precision, tuple) else precision}
+    flipped = precision[::-1] if isinstance(precision, tuple) else precision
+    dtype = preferred_element_type
     return (
-        dot_cotangent(lhs, lhs_axes, rhs, rhs_axes, ct, j, **options),
-        dot_cotangent(rhs, rhs_axes, lhs, lhs_axes, ct, i, **flipped),
+        dot_cotangent(lhs, lhs_axes, rhs, rhs_axes, ct, j, precision, dtype) if wanted[0] else None,
+        dot_cotangent(rhs, rhs_axes, lhs, lhs_axes, ct, i, flipped, dtype) if wanted[1] else None,
     )
 
 

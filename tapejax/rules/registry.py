@@ -69,6 +69,9 @@ class Rule:
         variadic = [p.name for p in parameters if p.kind is kinds.VAR_POSITIONAL]
         self.keywords = {p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY}
         self.required = {p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY and p.default is p.empty}
+        self.asks_wanted = "wanted" in self.keywords
+        self.keywords.discard("wanted")
+        self.required.discard("wanted")
         self.takes_any_keyword = any(p.kind is kinds.VAR_KEYWORD for p in parameters)
         self.operand_names = positional[2:]
         self.variadic = variadic[0] if variadic else None
@@ -138,13 +141,15 @@ class Rule:
         saves_in, saves_out = self.saves_of(active_in, len(out_avals))
         function, params, several = self.function, eqn.params, eqn.primitive.multiple_results
         n_in, declared, fixed = len(saves_in), self.declared, len(self.operand_names)
-        # A rule writes all its cotangents at once. An operand that only the cotangent of an inactive
-        # operand reads was not kept: zeros stand in, and XLA drops the code that reads them.
+        # A rule that does not ask what is wanted writes all its cotangents. An operand that only the cotangent
+        # of an inactive operand reads was not kept: zeros stand in, and XLA drops the code that reads them.
         stand_ins = [
             i for i in range(len(in_avals))
             if i not in saves_in and (i in declared or ("rest" in declared and i >= fixed))
         ]  # fmt: skip
-        several_needs = len(self.needs) > 1
+        lacks_out = len(self.needs) > 1 and not several and not saves_out and any(r for _, r in self.needs)
+        if self.asks_wanted:
+            stand_ins, lacks_out, params = [], False, params | {"wanted": tuple(active_in)}
 
         def backward(saved, cts):
             operands, results = list(in_avals), list(out_avals)
@@ -154,7 +159,7 @@ class Rule:
                 operands[i] = value
             for i, value in zip(saves_out, saved[n_in:], strict=True):
                 results[i] = value
-            if several_needs and not several and not saves_out and any(r for _, r in self.needs):
+            if lacks_out:
                 results[0] = zeros_like(out_avals[0])
             if several:
                 if self.zeros:
@@ -252,6 +257,8 @@ def rule(
     or `out.1` for one of several results. A tuple gives one such string per operand's cotangent, so
     that less is kept when only some operands need one: `saves=("y", "x")` for a product.
     cheap: the primitive may be run again in the backward rather than have its result kept.
+    A rule with a keyword `wanted` is told which operands want a cotangent, one flag each; it returns
+    None for the others, whose reading nothing was kept for.
     refuses: function(*operand avals, **params) -> (reason, fix) where the rule does not hold, else None.
     """
 
@@ -282,9 +289,9 @@ def elementwise(primitive: Primitive | str, slope: Callable[[Any], Any]) -> None
     """
     (argument,) = inspect.signature(slope).parameters
     if argument == "x":
-        backward = lambda ct, out, x, *, accuracy=None: (ct * slope(x),)
+        backward = lambda ct, out, x, *, accuracy=None: (lax.mul(ct, slope(x)),)
     elif argument == "out":
-        backward = lambda ct, out, x, *, accuracy=None: (ct * slope(out),)
+        backward = lambda ct, out, x, *, accuracy=None: (lax.mul(ct, slope(out)),)
     else:
         raise RuleSignatureError(f"a slope takes `x` or `out`, not `{argument}`")
     entry = Rule(name_of(primitive), backward, argument, cheap=True, zeros=True, family=_caller_family())
@@ -315,6 +322,10 @@ def lookup(primitive: Primitive) -> Entry | None:
 
 
 def zeros_like(aval: Any) -> Any:
-    if hasattr(aval, "aval"):
+    """Zeros like a value, or like an aval."""
+    kind = getattr(aval, "aval", aval)
+    if kind.shape and compat.is_plain(kind):
+        return lax.broadcast(kind.dtype.type(0), kind.shape)
+    if kind is not aval:
         return lax.full_like(aval, 0)
     return jnp.zeros(aval.shape, aval.dtype, device=compat.explicit_sharding(aval))

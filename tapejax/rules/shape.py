@@ -13,10 +13,9 @@ from tapejax.rules.registry import constant, rule
 @rule(lax.broadcast_in_dim_p, cheap=True)
 def broadcast_in_dim(ct, out, x, *, shape, broadcast_dimensions, sharding):
     """out = x with its axes placed at broadcast_dimensions of `shape`, copied along the others"""
-    stretched = [i for i, d in enumerate(broadcast_dimensions) if x.shape[i] == 1 != shape[d]]
-    kept = [d for i, d in enumerate(broadcast_dimensions) if i not in stretched]
-    summed = [d for d in range(len(shape)) if d not in kept]
-    return (lax.expand_dims(lax.reduce_sum(ct, summed), stretched),)
+    kept = [d for i, d in enumerate(broadcast_dimensions) if x.shape[i] == shape[d]]
+    summed = [d for d, size in enumerate(shape) if size != 1 and d not in kept]
+    return (lax.reshape(lax.reduce_sum(ct, summed) if summed else ct, x.shape, out_sharding=compat.explicit_sharding(x)),)
 
 
 @rule(lax.reshape_p, cheap=True)
@@ -71,7 +70,7 @@ def pad(ct, out, x, value, *, padding_config):
 
 
 def zero(ct):
-    return jnp.zeros((), ct.dtype)
+    return ct.dtype.type(0)
 
 
 @rule(lax.concatenate_p, cheap=True)
