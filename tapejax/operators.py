@@ -16,7 +16,7 @@ import numpy as np
 from tapejax.errors import ArgumentError, TensorConversionError
 from tapejax.lift import NUMBERS, PLAIN_OPTIONS, Lifted, as_tensor, is_data, lift, run
 from tapejax.tape import current_scope
-from tapejax.tensor import Tensor
+from tapejax.tensor import Tensor, Tracer
 from tapejax.where import user_line
 
 _x64 = jax.enable_x64
@@ -254,8 +254,11 @@ class Window(int):
     """A slice of this length whose start is an operand, so that x[i:i+n] is one plan for every i."""
 
 
-def split_index(shape: tuple[int, ...], index: Any) -> tuple[Pattern, list[Any]]:
-    """An index as its pattern and its operands, checked against the shape."""
+def split_index(shape: tuple[int, ...], index: Any, *, fixed: bool = False) -> tuple[Pattern, list[Any]]:
+    """An index as its pattern and its operands, checked against the shape.
+
+    fixed: numbers are part of the pattern. Under a trace that makes the smaller program.
+    """
     parts = list(index) if isinstance(index, tuple) else [index]
     parts = [jnp.asarray(part) if isinstance(part, list) else part for part in parts]
     parts = [opened for part in parts for opened in _open_mask(part)]
@@ -272,13 +275,16 @@ def split_index(shape: tuple[int, ...], index: Any) -> tuple[Pattern, list[Any]]
             axis += len(shape) - consumed
             continue
         if isinstance(part, slice):
-            pattern.append(_window(part, shape[axis], operands))
+            pattern.append(part if fixed else _window(part, shape[axis], operands))
         elif isinstance(part, (int, np.integer)):
             size = shape[axis]
             if not -size <= part < size:  # jax would clamp in silence
                 raise IndexError(f"index {part} is out of bounds for axis {axis} with size {size}")
-            pattern.append(HOLE)
-            operands.append(int(part) % size)
+            if fixed:
+                pattern.append(int(part) % size)
+            else:
+                pattern.append(HOLE)
+                operands.append(int(part) % size)
         elif isinstance(part, (Tensor, jax.Array, np.ndarray)):
             pattern.append(HOLE)
             operands.append(part)
@@ -352,10 +358,11 @@ def getitem(self, index):
     if key is None:
         pattern, operands = split_index(self.shape, index)
         return _getitem(self, *[as_tensor(operand) for operand in operands], pattern=pattern)
-    key = (key, self._kind.aval.shape, jax.enable_x64.value)
+    traced = isinstance(self._value, Tracer)
+    key = (key, self._kind.aval.shape, jax.enable_x64.value, traced)
     found = _splits.get(key)
     if found is None:
-        pattern, operands = split_index(self.shape, index)
+        pattern, operands = split_index(self.shape, index, fixed=traced)
         found = pattern, [as_tensor(operand) for operand in operands]
         if len(_splits) < 4096:
             _splits[key] = found
