@@ -164,28 +164,37 @@ class BackScan:
         ct_slots, x_slots = program.inputs[: sum(present)], program.inputs[sum(present) :]
         const_slots, carry_slots, out_slots = loop.split_in(slots)
         sums = Sums(program, drop_none(const_slots), x_slots)
+        late = Late(program, sums.in_loop, drop_none(out_slots), x_slots)
+        in_loop = [slot for slot in drop_none(out_slots) if slot not in late.made]
+        stacked = list(dict.fromkeys([*sums.factors, *late.factors, *in_loop]))
         carries = list(chosen(zip(ct_carry, carry_slots, self.carry_avals, strict=True), present))
+
+        read = {slot for eqn in late.in_loop for slot in eqn.inputs}.union(stacked, sums.added, drop_none(carry_slots))
+        xs = dict(zip(x_slots, xs, strict=True))
+        read_slots = [slot for slot in x_slots if slot in read]
 
         def step(carry, x):
             totals, cts = carry
-            env = program.constants | dict(zip([*ct_slots, *x_slots], [*cts, *x], strict=True))
-            run_eqns(sums.in_loop, env)
+            env = program.constants | dict(zip([*ct_slots, *read_slots], [*cts, *x], strict=True))
+            run_eqns(late.in_loop, env)
             totals = [lax.add(total, env[slot]) for total, slot in zip(totals, sums.added, strict=True)]
             cts = [zeros_like(aval) if slot is None else env[slot] for _, slot, aval in carries]
-            return (totals, cts), ([env[slot] for slot in drop_none(out_slots)], [env[slot] for slot in sums.factors])
+            return (totals, cts), [env[slot] for slot in stacked]
 
         init = [zeros_like(aval) if ct is None else ct for ct, _, aval in carries]
         types = [aval if slot is None else program.avals[slot] for _, slot, aval in carries]
         init = [compat.as_typed(ct, aval) for ct, aval in zip(init, types, strict=True)]
         totals = [compat.as_typed(zeros_like(program.avals[slot]), program.avals[slot]) for slot in sums.added]
-        (totals, first), (ct_xs, factors) = loop.run(step, (totals, init), xs, backwards=True)
-        env = program.constants | dict(zip([*x_slots, *sums.factors], [*xs, *factors], strict=True))
+        (totals, first), stacks = loop.run(step, (totals, init), [xs[slot] for slot in read_slots], backwards=True)
+        env = program.constants | xs | dict(zip(stacked, stacks, strict=True))
+        run_eqns(late.eqns, env)
+        ct_xs = [None if slot is None else env[slot] for slot in out_slots]
         sums.finish(env, totals)
-        first, ct_xs = iter(first), iter(ct_xs)
+        first = iter(first)
         return [
             *(None if slot is None else env[slot] for slot in const_slots),
             *(next(first) if there else None for there in present),
-            *(None if slot is None else next(ct_xs) for slot in out_slots),
+            *ct_xs,
         ]
 
     @property
@@ -273,6 +282,39 @@ class Sums:
             env_after[eqn.outputs[0]] = product_over_steps(env[eqn.inputs[0]], env[eqn.inputs[1]], **eqn.params)
         run_eqns(self.after, env_after)
         env.update(env_after)
+
+
+class Late:
+    """Cotangents of xs that need not be computed in the loop.
+
+    Where such a cotangent is the last thing a step computes, element by element, it is computed once
+    for all steps, from stacks: those that went into the loop, and those of the other factors, if these
+    are fewer than the cotangents. A recurrence h = a * h + b * x is left with one stack instead of three.
+    """
+
+    ELEMENTWISE = ("mul", "div", "neg", "add", "sub", "add_any")
+
+    def __init__(self, program: Program, eqns, slots, x_slots):
+        avals, at_hand = program.avals, set(x_slots)
+        maker = {eqn.outputs[0]: eqn for eqn in eqns if eqn.name in self.ELEMENTWISE and not eqn.has_context}
+        uses = Counter([slot for eqn in program.eqns for slot in eqn.inputs] + program.outputs)
+
+        def stacks(eqn, slot) -> bool:
+            """Whether the equation does to stacks what it does to the values of one step."""
+            alike = [i for i in eqn.inputs if i not in program.constants or avals[i].shape]
+            return compat.is_plain(avals[slot]) and all(
+                i not in program.constants and avals[i].shape == avals[slot].shape for i in alike
+            )
+
+        made = [slot for slot in slots if slot in maker and uses[slot] == 1 and stacks(maker[slot], slot)]
+        read = dict.fromkeys(i for slot in made for i in maker[slot].inputs if i not in program.constants)
+        factors = [i for i in read if i not in at_hand]
+        size = lambda slots: sum(avals[i].size for i in slots)
+        if size(factors) >= size(made):
+            made, factors = [], []
+        self.made, self.factors = set(made), factors
+        self.eqns = [maker[slot] for slot in made]
+        self.in_loop = [eqn for eqn in eqns if eqn.outputs[0] not in self.made]
 
 
 def product_over_steps(x, y, *, dimension_numbers, **params):
