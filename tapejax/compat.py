@@ -99,6 +99,10 @@ def avals_of(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(jax.typeof(value) for value in values)
 
 
+# For jit: within a larger program its equations become that program's own. In 0.12 True means later, when lowering.
+INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+
+
 @functools.cache
 def _staged() -> type:
     """The type of the values with which jit traces a function: jax does not export it."""
@@ -110,10 +114,7 @@ def _staged() -> type:
 def is_staged(values: Iterable[Any]) -> bool:
     """Whether a program is being traced with one of these values (rather than, say, mapped over a batch)."""
     staged = _staged()
-    for value in values:
-        if type(value) is staged:
-            return True
-    return False
+    return any([type(value) is staged for value in values])
 
 
 def one_minus_square(x: Any) -> Any:

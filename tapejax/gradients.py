@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from tapejax import compat
 from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
 from tapejax.tape import TensorId
 from tapejax.tensor import Tensor
 from tapejax.where import user_line
 
-_add = jax.jit(lax.add, inline=True)  # within a larger program it is an equation of that, not a call
+_add = jax.jit(lax.add, inline=compat.INLINE)  # within a larger program an equation of that, not a call
 
 
 class Gradients:

@@ -181,7 +181,7 @@ class Jitted:
         if self._jitted is None:
             run = lambda *values: self.run(*values)
             run.__name__ = run.__qualname__ = self.name  # what profilers and XLA dumps show
-            self._jitted = jax.jit(run, inline=True)  # within a larger program its equations are the program's own
+            self._jitted = jax.jit(run, inline=compat.INLINE)
         return self._jitted(*values)
 
 

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax import engine, higher_order
+from tapejax import compat, engine, higher_order
 from tapejax.errors import UnknownAttributeError
 from tapejax.gradients import Gradients
 from tapejax.higher_order import Alias
@@ -231,6 +231,8 @@ def start_of(root: Tensor) -> Any:
     """The cotangent that a backward starts with: ones, as weakly typed as the root."""
     if root.weak_type and not root.shape:
         return scalar(root.dtype.type(1).item()).value
+    if isinstance(root._value, jax.core.Tracer) and compat.is_plain(root.aval):
+        return jax.lax.broadcast(root.dtype.type(1), root.shape)
     return engine.ones_like(root)
 
 

@@ -98,8 +98,8 @@ def clamp(ct, out, low, x, high, *, wanted=(True, True, True)):
     """out = min(max(x, low), high); nothing flows where x is equal to a bound, as in jax"""
     nothing = zeros_like(ct)
     chosen = (
-        lambda: lax.gt(low, x) & lax.lt(low, high),
-        lambda: lax.gt(x, low) & lax.lt(x, high),
+        lambda: lax.bitwise_and(lax.gt(low, x), lax.lt(low, high)),
+        lambda: lax.bitwise_and(lax.gt(x, low), lax.lt(x, high)),
         lambda: lax.lt(high, lax.max(low, x)),
     )
     return [lax.select(where(), ct, nothing) if flag else None for where, flag in zip(chosen, wanted, strict=True)]
@@ -113,7 +113,8 @@ def select_n(ct, out, which, *cases, wanted=None):
     nothing = zeros_like(ct)
     if which.dtype == bool:
         first, second = wanted[1:] if wanted else (True, True)
-        return None, lax.select_n(which, ct, nothing) if first else None, lax.select_n(which, nothing, ct) if second else None
+        ct_first = lax.select_n(which, ct, nothing) if first else None
+        return None, ct_first, lax.select_n(which, nothing, ct) if second else None
     which = jnp.clip(which, 0, len(cases) - 1)
     return None, *(lax.select(which == i, ct, nothing) for i in range(len(cases)))
 

@@ -15,7 +15,9 @@ def broadcast_in_dim(ct, out, x, *, shape, broadcast_dimensions, sharding):
     """out = x with its axes placed at broadcast_dimensions of `shape`, copied along the others"""
     kept = [d for i, d in enumerate(broadcast_dimensions) if x.shape[i] == shape[d]]
     summed = [d for d, size in enumerate(shape) if size != 1 and d not in kept]
-    return (lax.reshape(lax.reduce_sum(ct, summed) if summed else ct, x.shape, out_sharding=compat.explicit_sharding(x)),)
+    if summed:
+        ct = lax.reduce_sum(ct, summed)
+    return (lax.reshape(ct, x.shape, out_sharding=compat.explicit_sharding(x)),)
 
 
 @rule(lax.reshape_p, cheap=True)

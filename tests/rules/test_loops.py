@@ -106,6 +106,26 @@ def test_products_with_small_factors_are_done_after_the_loop(monkeypatch):
 # --- programs of all kinds ---------------------------------------------------------------------
 
 
+def test_cotangents_that_no_step_needs_are_computed_after_the_loop():
+    def f(h, a, b, x, reverse=False):
+        return lax.scan(lambda h, row: (row[0] * h + row[1] * row[2],) * 2, h, (a, b, x), reverse=reverse)[1]
+
+    args = draw((3,), (5, 3), (5, 3), (5, 3))
+    scans = [eqn for eqn in back_equations(f, args) if eqn.primitive.name == "scan"]
+    assert [len(scan.outvars) for scan in scans] == [2]  # the carry, and one stack for the cotangents of a, b and x
+    for g in (f, partial(f, reverse=True)):
+        assert_sample(sample(g, normal(3), normal(5, 3), normal(5, 3), normal(5, 3)), "float64", order=2)
+
+
+def back_equations(f, args):
+    """The equations of the backward of f."""
+    program, _ = trace(f, args)
+    back = reverse(program, [True] * len(args))
+    outputs, extras = back.forward(*args)
+    kept = [args[i] for i in back.saves_in] + [outputs[i] for i in back.saves_out] + extras
+    return jax.make_jaxpr(back.backward)(kept, outputs).jaxpr.eqns
+
+
 def test_second_derivative_of_custom_rules_in_a_loop_is_that_of_the_unrolled_loop():
     def unrolled(x, y):
         ys = []
