@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import jax
@@ -46,15 +46,15 @@ def lower(contestant: Any, workload: Workload, *, cold: bool = False) -> tuple[f
     if cold:
         tj.clear_plans()
         jax.clear_caches()
-    return timed(lambda: step.lower(*arguments))
+    return timed(lambda: step.lower(*arguments), clock=thread_time)  # one thread does it all, and never waits
 
 
-def timed(call: Any) -> tuple[float, Any]:
+def timed(call: Any, clock: Any = perf_counter) -> tuple[float, Any]:
     gc.collect()
     gc.disable()
     try:
-        start = perf_counter()
+        start = clock()
         result = call()
-        return perf_counter() - start, result
+        return clock() - start, result
     finally:
         gc.enable()

@@ -8,7 +8,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 SHORTEST = 5e-3  # seconds that a sample lasts at least
-WARM_UP = 5  # calls; the tape compiles a structure the second time that it comes
+WARM_UP = 5  # calls; the tape compiles a structure the second time that it comes, one op alone after some more
 
 
 def warm(call: Callable[[], Any], calls: int = WARM_UP) -> Any:
