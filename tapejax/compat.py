@@ -122,7 +122,8 @@ def one_minus_square(x: Any) -> Any:
     primitive = getattr(jax.lax, "one_minus_square", None)
     if primitive is not None:
         return primitive(x)
-    rest = jax.lax.sub(x.dtype.type(1), x)
+    one = jax.lax.full_like(x, 1) if getattr(x, "weak_type", False) else x.dtype.type(1)
+    rest = jax.lax.sub(one, x)
     return jax.lax.add(rest, jax.lax.mul(rest, x))
 
 

@@ -417,12 +417,12 @@ class AmbientTape(Tape):
     weak = True
 
     def _start(self, log: list[Any]) -> None:
-        self._limit = 512
+        self._limit = 64
         super()._start(log)
 
     def log(self, block: Any) -> None:
-        while self._log and _is_over(self._log[-1]):  # what nobody could use before these calls, nobody ever will
-            self._log.pop()
+        # The last one may be over by now; if these calls read a result of it, the one before it is.
+        self._log[-2:] = [entry for entry in self._log[-2:] if not _is_over(entry)]
         super().log(block)
         if len(self._log) > self._limit:
             self._sweep()
@@ -434,7 +434,7 @@ class AmbientTape(Tape):
 
     def _sweep(self) -> None:
         self._log[:] = [entry for entry in self._log if not _is_over(entry)]
-        self._limit = 2 * len(self._log) + 512
+        self._limit = 2 * len(self._log) + 64
 
     def entries(self) -> list[Any]:
         found = [entry() if type(entry) is ref else entry for entry in self._log]

@@ -159,7 +159,7 @@ def elementwise_grad(fun: Callable[..., Any], argnums: Argnums = 0) -> Callable[
 
     >>> import jax.numpy as jnp, tapejax as tj
     >>> tj.elementwise_grad(jnp.tanh)(jnp.array([0.0, 1.0]))
-    Array([1.       , 0.4199743], dtype=float32)
+    Array([1.        , 0.41997433], dtype=float32)
     """
     check_callable(fun)
     argnums = check_argnums(argnums)

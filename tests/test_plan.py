@@ -5,6 +5,7 @@ from collections import Counter
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 from jax.extend import core as jex_core
 
@@ -94,3 +95,15 @@ def test_eager_calls_are_compiled_after_a_trace_too():
         np.testing.assert_array_equal(jax.jit(tj.grad(f))(x), expected)
         np.testing.assert_array_equal(tj.grad(f)(x), expected)
         np.testing.assert_array_equal(jax.vmap(tj.grad(f))(x[None])[0], expected)
+
+
+@pytest.mark.parametrize(
+    "function", [jnp.tanh, jnp.sqrt, jnp.log1p, jnp.arctan, jnp.sin, lambda x: x**3, lambda x: 1 / x]
+)
+def test_a_python_number_stays_one(function):
+    """Numbers that rules bring in must not make a strongly typed array of a weakly typed one."""
+    ours, theirs = function, function
+    for _ in range(2):
+        ours, theirs = tj.grad(ours), jax.grad(theirs)
+        assert ours(0.7).weak_type == theirs(0.7).weak_type
+        np.testing.assert_allclose(ours(0.7), theirs(0.7), rtol=1e-5)

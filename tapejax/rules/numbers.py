@@ -12,8 +12,13 @@ from jax import lax
 
 
 def number(value: Any, x: Any) -> Any:
-    """A number in x's dtype."""
+    """A number in x's dtype; one of Python's if x comes from such, so that the result still promotes like one."""
+    if getattr(x, "weak_type", False):
+        return _PYTHON[x.dtype.kind](value)
     return x.dtype.type(value)
+
+
+_PYTHON = {"f": float, "c": complex, "i": int, "u": int, "b": bool}
 
 
 def times(value: Any, x: Any) -> Any:
