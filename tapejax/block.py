@@ -190,6 +190,11 @@ class Block(Pending):
         self.env = None
         return actions
 
+    def reads(self) -> list[int]:
+        with self.lock:
+            read = {slot for step in self.seal().steps for slot in step.ids}
+        return [owner.number for slot, owner in self.owners.items() if slot in read]
+
     def action_of(self, number: int) -> OpAction:
         self.weak = False
         return next(action for action in self.write() if number in action.numbers)

@@ -31,14 +31,18 @@ def jaxpr_parts(jaxpr: Any) -> tuple[Any, list[Any]]:
 
 def equation_as_function(eqn: Any) -> Callable[..., list[Any]]:
     """One equation as a function of its operands; reaches custom rules, scans and calls alike."""
-    primitive = eqn.primitive
 
     def run(*values):
         with equation_context(eqn):
-            out = primitive.bind(*values, **primitive.get_bind_params(eqn.params))
-        return list(out) if primitive.multiple_results else [out]
+            return bind(eqn.primitive, eqn.params, values)
 
     return run
+
+
+def bind(primitive: Any, params: dict[str, Any], values: Iterable[Any]) -> list[Any]:
+    """Run a primitive, with the parameters that its equations have; always a list of results."""
+    out = primitive.bind(*values, **primitive.get_bind_params(params))
+    return list(out) if primitive.multiple_results else [out]
 
 
 def has_subjaxprs(params: dict[str, Any]) -> bool:

@@ -123,9 +123,8 @@ class Structure:
     """What a block's backward looks like, apart from the numbers, and its compiled programs.
 
     layout: the block's calls; indices: which of them have an action on the tape, the last first;
-    present: identity slots that have a gradient already, and whether these are ones, as a root's is:
-    then it is part of the program; targets: those that are wanted (None:
-    all); leading: those from outside that lead on to earlier actions, as do results of calls that are
+    present: identity slots that have a gradient already; ones: whether it is ones, as a root's is, and so part of
+    the program; targets: those that are wanted (None: all); leading: those from outside that lead on to earlier actions, as do results of calls that are
     not among the indices (None: any may).
     """
 

@@ -56,10 +56,8 @@ class Eqn:
 
     def bind(self, values: Sequence[Any]) -> list[Any]:
         """Run the primitive on values; always a list of results."""
-        primitive = self.primitive
         with self.context:
-            out = primitive.bind(*values, **primitive.get_bind_params(self.params))
-        return list(out) if primitive.multiple_results else [out]
+            return compat.bind(self.primitive, self.params, values)
 
     def __repr__(self) -> str:
         show = lambda slots: " ".join(f"%{slot}" for slot in slots)

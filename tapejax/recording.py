@@ -29,7 +29,7 @@ from tapejax.higher_order import Alias
 from tapejax.lift import as_tensor, is_data, is_tensor, lift, scalar
 from tapejax.plan import OpAction
 from tapejax.surface import functions
-from tapejax.tape import Scope, TapeAction, current_scope, next_number, set_scope
+from tapejax.tape import Pending, Scope, current_scope, next_number, set_scope, written
 from tapejax.tensor import Tensor, make
 from tapejax.where import user_line
 
@@ -45,7 +45,7 @@ class Recording:
 
     __slots__ = ("actions", "joined", "leaves", "result")
 
-    def __init__(self, leaves: list[Tensor], actions: list[TapeAction], result: Any, joined: bool):
+    def __init__(self, leaves: list[Tensor], actions: list[Any], result: Any, joined: bool):
         self.leaves, self.actions, self.result, self.joined = leaves, actions, result, joined
 
     def pull(self, roots: Sequence[Any], cts: Sequence[Any], *, once: bool = False) -> list[Any]:
@@ -69,7 +69,7 @@ class Recording:
         scope = current_scope()
         if not (scope.enabled and (self.joined or any(is_tensor(ct) and ct.requires_grad for ct in cts))):
             return jax.vmap(lambda *one: self.pull(roots, one), axis_size=lanes)(*map(plain, cts))
-        if not all(type(action) in (OpAction, Alias) for action in self.actions):
+        if not all(type(action) in (OpAction, Alias) for action in written(self.actions)):
             rows = [self.pull(roots, [ct[i] for ct in cts]) for i in range(lanes)]  # somebody's own actions
             return [_stacked(*column) for column in zip(*rows, strict=True)]
         grads = _seeded(roots, cts, True)
@@ -86,7 +86,7 @@ def _seeded(roots: Sequence[Any], cts: Sequence[Any], records: bool) -> Gradient
     grads = Gradients()
     for root, ct in zip(roots, cts, strict=True):
         if is_tensor(root) and root.requires_grad and ct is not None:
-            grads.add(root.id.number, (ct if is_tensor(ct) else as_tensor(ct)) if records else plain(ct))
+            grads.add(root._number, (ct if is_tensor(ct) else as_tensor(ct)) if records else plain(ct))
     return grads
 
 
@@ -111,7 +111,7 @@ def record(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], chos
         result = _call(function, given, structure, leaves, outer.enabled)
     finally:
         set_scope(outer)
-    actions = list(tape.actions)
+    actions = tape.entries()
     stand_ins = list(leaves.values())
     joined = outer.enabled and (
         any(type(leaf.id.producer) is Alias for leaf in stand_ins) or _reads_older(actions, start)
@@ -131,9 +131,13 @@ def _stand_in(leaf: Any, outer: Scope) -> Tensor:
     return make(value if isinstance(value, jax.Array) else jnp.asarray(value), True)
 
 
-def _reads_older(actions: list[TapeAction], start: int) -> bool:
+def _reads_older(entries: list[Any], start: int) -> bool:
     """Whether an action reads a recorded tensor from before the call. Identities are numbered as they are made."""
-    for action in actions:
+    for action in entries:
+        if isinstance(action, Pending):
+            if any(number < start for number in action.reads()):
+                return True
+            continue
         wanted = action.plan.wrt if type(action) is OpAction else itertools.repeat(True)
         for id, needed in zip(action.inputs or (), wanted):
             if needed and id.number < start:

@@ -128,6 +128,10 @@ class Pending:
         """Its actions, in order; those that are still wanted, if the tape holds its actions weakly."""
         raise NotImplementedError
 
+    def reads(self) -> list[int]:
+        """The numbers of the tensors from outside that its actions read, as far as these need a gradient."""
+        raise NotImplementedError
+
     def action_of(self, number: int) -> Any:
         """The action that made what has this number."""
         raise NotImplementedError

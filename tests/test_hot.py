@@ -543,3 +543,28 @@ def test_what_is_kept_for_a_block_goes_with_its_backward():
         assert len(jax.live_arrays()) <= kept  # one gradient more, at least one array fewer
         assert grads[x].shape == (64, 64)
         assert loss.id.producer.kept is None
+
+
+def test_transforms_of_eager_functions_run_as_one_program_too():
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    _, (_, dws) = expected(x, ws)
+    values = [w.value for w in ws]
+    for _ in range(3):
+        _, found = tj.value_and_grad(lambda ws: forward(x.detach(), ws))(values)
+        for got, want in zip(found, dws, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    compiled = [s for l in block.layouts.values() for s in l.backwards.entries.values() if type(s) is not int]
+    assert [len(structure._both) for structure in compiled] == [1]
+
+
+def test_a_function_that_only_looks_at_recorded_tensors_has_plain_gradients():
+    x = leaf(3.0)
+
+    def looks(y):
+        with tj.no_grad():
+            scale = x * 2.0
+        return y * scale
+
+    for _ in range(3):
+        assert isinstance(tj.grad(looks)(5.0), jax.Array)
+        assert isinstance(tj.grad(lambda y: y * x * x)(5.0), tj.Tensor)  # this one can be differentiated by x
