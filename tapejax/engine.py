@@ -95,11 +95,17 @@ def run(
         # The ops noted in one block go back together when their structure is known (see hot.py).
         if isinstance(actions[-1], Pending):
             block = actions.pop()
-            if not (alone and together and hot.run_pending(block, sums, wanted, only_ops=only_ops)):
-                actions += block.write()
-            continue
-        one_by_one = len(actions)
-        if together:
+            asked = alone and together and block.actions is None
+            if asked and hot.run_pending(block, sums, wanted, only_ops=only_ops):
+                continue
+            own = block.write()
+            actions += own
+            if not asked or not own:
+                continue
+            one_by_one = len(own)  # its structure is not known yet, and was counted
+        elif not together:
+            one_by_one = len(actions)
+        else:
             one_by_one = hot.run_block(actions, sums, wanted, alone=alone, only_ops=only_ops)
         for _ in range(one_by_one):
             action = actions[-1]
