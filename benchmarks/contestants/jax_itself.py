@@ -34,6 +34,8 @@ def value_and_grad(workload: Workload, words: Any) -> Callable[[Any, Any], Any]:
 
 class Jax(Contestant):
     def __init__(self) -> None:
+        # One thread: by default jax hands a program for the CPU to a second one, and waits for it.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
         self.words = jax_words()
 
     def arguments(self, workload: Workload) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

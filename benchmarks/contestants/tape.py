@@ -20,7 +20,8 @@ class Tapejax(Jax):
     name = "tapejax"
 
     def __init__(self) -> None:
-        self.words = tape_words(jax_words())
+        super().__init__()
+        self.words = tape_words(self.words)
 
     def prepare(self, workload: Workload) -> Entry:
         words, run = self.words, workload.run
