@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -39,6 +40,22 @@ def test_the_first_of_equals_gets_it_all(dilation):
     outputs, pullback = our_vjp(pooled, [jnp.ones(5)], [True])
     (ct,) = pullback([jnp.ones(outputs[0].shape)])
     np.testing.assert_array_equal(ct, [1, 1, 1, 0, 0] if dilation == 1 else [1, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"), [((2, 6, 6, 3), (1, 2, 2, 1)), ((2, 7, 9), (1, 2, 3)), ((10,), (3,)), ((3, 3), (4, 4))]
+)
+@pytest.mark.parametrize(("combine", "worst"), [(lax.max, -np.inf), (lax.min, np.inf)])
+@pytest.mark.parametrize("holes", [0.0, 0.2])
+def test_windows_side_by_side_select_as_jax_does(shape, size, combine, worst, holes):
+    rng = np.random.default_rng(0)
+    x = np.round(rng.normal(size=shape)).astype(np.float32)  # with many equals
+    x[rng.random(shape) < holes] = np.nan
+    pooled = lambda x: lax.reduce_window(x, worst, combine, size, size, "VALID")
+    out, pullback = jax.vjp(pooled, x)
+    ct = jnp.asarray(rng.normal(size=out.shape), out.dtype)
+    _, ours = our_vjp(lambda x: [pooled(x)], [jnp.asarray(x)], [True])
+    np.testing.assert_array_equal(ours([ct])[0], pullback(ct)[0])
 
 
 def test_what_is_refused_says_why():
