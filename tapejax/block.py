@@ -9,8 +9,9 @@ loop it wants to speed up, and make it depend on timing which program ran), and 
 structure from then on.
 
 On the tape a block is one entry. Its actions are written when somebody looks at them; a backward that
-runs the whole block as one program never needs them. On a tape that keeps only what a live tensor can
-reach they are written when the block runs, so that each keeps just what its own backward reads.
+runs the whole block as one program never needs them. A tape that keeps only what a live tensor can reach
+holds a block by a weak reference, and the block lives as long as a result of it does. If several results
+are held when such a block runs, its actions are written then: each keeps just what its own backward reads.
 """
 
 from __future__ import annotations
@@ -74,13 +75,15 @@ class Block(Pending):
     """
 
     __slots__ = (
-        "actions", "device", "env", "epoch", "externals", "key", "layout", "led", "lock", "logged", "numbers", "others",
-        "outside", "owners", "precision", "ran", "results", "sealed", "weak", "wheres", "x64",
+        "__weakref__", "actions", "device", "env", "epoch", "externals", "home", "key", "layout", "led", "lock",
+        "logged", "named", "numbers", "order", "others", "outside", "owners", "precision", "ran", "results", "sealed", "weak",
+        "wheres", "x64",
     )  # fmt: skip
 
-    def __init__(self, epoch: Any, weak: bool) -> None:
-        self.epoch = epoch
-        self.weak = weak  # whether the tape keeps only what a live tensor can reach
+    def __init__(self, tape: Any) -> None:
+        self.epoch = tape.epoch
+        self.weak = tape.weak  # whether the tape keeps only what a live tensor can reach
+        self.home = tape.reference
         self.logged = False  # whether it is on the tape: it is as soon as a call is recorded
         self.key: list[Any] = []
         self.wheres: list[Any] = []  # by call: the user's line; None if it is not recorded
@@ -92,7 +95,9 @@ class Block(Pending):
         self.others: list[int] = []  # by operand that needs no gradient, of a recorded call: the number of its identity
         self.sealed = self.ran = False
         self.layout: Layout | None = None  # of the calls that are part of it, once it is sealed
+        self.order: tuple[int, ...] | None = None  # the calls that its backward runs, the last first, once it has run
         self.numbers: list[int] = []  # by result: the number of its identity, once it is written or has run
+        self.named: list[Any] = []  # of a weak one: references to the identities that ask it for their actions
         self.actions: list[Any] | None = None  # once they are written
         self.env: dict[int, Any] | None = None  # by slot: what backward reads, if it ran before they were
         self.lock = threading.RLock()
@@ -157,7 +162,11 @@ class Block(Pending):
         if not self.numbers:
             self.number()
         held = self.held()
-        wanted = layout.reached_from(held) if self.weak and not self.ran else None
+        wanted = layout.recorded
+        if self.order is not None:
+            wanted = self.order
+        elif self.weak and not self.ran:
+            wanted = layout.reach(tuple(held)).order
         identities: dict[int, TensorId] = {}
         actions: list[OpAction] = []
         others = 0
@@ -165,7 +174,7 @@ class Block(Pending):
             plan = step.plan
             if not plan.records:
                 continue
-            if wanted is None or index in wanted:
+            if index in wanted:
                 numbers = tuple(self.numbers[step.first : step.first + plan.n_out])
                 given = iter(self.others[others : others + plan.n_in - plan.n_ids])
                 inputs = [
@@ -187,7 +196,12 @@ class Block(Pending):
                     results[slot] = None  # only the block held it
                 elif slot in identities:
                     tensor._id = identities[slot]
-        self.env = None
+        producers = {number: action for action in actions for number in action.numbers} if self.named else {}
+        for reference in self.named:
+            id = reference()
+            if id is not None:
+                id._producer = producers[id.number]
+        self.env, self.named = None, []
         return actions
 
     def reads(self) -> list[int]:
@@ -196,13 +210,14 @@ class Block(Pending):
         return [owner.number for slot, owner in self.owners.items() if slot in read]
 
     def action_of(self, number: int) -> OpAction:
-        self.weak = False
         return next(action for action in self.write() if number in action.numbers)
 
     def is_over(self) -> bool:
         if self.weak and self.actions:
             self.actions = [action for action in self.actions if action() is not None]
-        return self.ran and not self.actions and (self.weak or not self.layout.recorded)  # type: ignore[union-attr]
+        if not self.ran or self.env is not None:
+            return False
+        return not self.actions and (self.weak or not self.layout.recorded)  # type: ignore[union-attr]
 
     # -- running ---------------------------------------------------------------------------------------
 
@@ -212,22 +227,29 @@ class Block(Pending):
             if self.ran:
                 return
             layout = self.seal()
-            if not self.weak and self.actions is None:
-                live, kept = None, layout.kept
+            held = tuple(self.held())
+            reach = layout.reach(held)
+            whole = self.actions is None and (reach.alone or not self.weak)
+            if whole:
+                live, kept = [], reach.kept if self.weak else layout.kept
             else:
                 live = self.write()
                 kept = frozenset(slot for action in live for slot in layout.steps[action.index].kept)
-            held = self.held()
             chosen = tuple(sorted(kept.union(held).difference(layout.outer)))
             with self.settings():
                 values = layout.run_forward(chosen, self.setting, self.externals)
             env = dict(zip(chosen, values, strict=True))
-            env.update((slot, self.externals[~slot]) for slot in kept if slot < 0)
-            if live is None:
+            externals = self.externals
+            if whole:
                 self.number()
                 self.name(held)
-                self.env = {slot: env[slot] for slot in kept}
+                self.env = {slot: env[slot] if slot >= 0 else externals[~slot] for slot in kept}
+                self.order = layout.backwards_order
+                if self.weak:
+                    self.order = reach.order
+                    self.owners = {slot: owner for slot, owner in self.owners.items() if slot in reach.owners}
             else:
+                env.update((slot, externals[~slot]) for slot in kept if slot < 0)
                 for action in live:
                     action._kept = tuple([env[slot] for slot in layout.steps[action.index].kept])
                 self.owners = {slot: TensorId(owner.number) for slot, owner in self.owners.items()}
@@ -247,6 +269,9 @@ class Block(Pending):
             tensor._value = value  # before _slot: whoever sees none must find the value
             tensor._slot = None
         self.ran = True
+        tape = self.home()
+        if tape is not None and tape.block is self:
+            tape.block = None  # which would keep it alive
         self.results, self.externals, self.outside, self.key = [], [], {}, []
 
     def consume(self, slots: Sequence[int], values: Sequence[Any]) -> None:
@@ -261,6 +286,8 @@ class Block(Pending):
             tensor = self.results[slot]
             if tensor._kind.requires_grad:
                 tensor._id = TensorId(tensor._id, self)
+                if self.weak:
+                    self.named.append(ref(tensor._id))
 
     def number(self) -> None:
         self.numbers = [0 if tensor is None else tensor._id for tensor in self.results]
@@ -341,6 +368,7 @@ class Layout:
             kind for s in self.steps for kind in (*s.plan.out_kinds, *[None] * (s.plan.n_results - s.plan.n_out))
         ]  # by result; extras have none
         self.backwards_order = tuple(reversed(self.recorded))
+        self.reaches: dict[tuple[int, ...], Reach] = {}
         patience = 1 if len(self.steps) > 1 else PATIENCE_WITH_ONE
         self.forwards, self.backwards = Programs(patience), Programs(patience)
 
@@ -364,14 +392,13 @@ class Layout:
         """The key of its first calls."""
         return self.key[: sum(1 + len(step.slots) for step in self.steps[:n_calls])]
 
-    def reached_from(self, held: Sequence[int]) -> set[int]:
-        """The recorded calls that lead to these results."""
-        wanted, found = set(held), set()
-        for index in self.backwards_order:
-            step = self.steps[index]
-            if any(step.first + i in wanted and kind.requires_grad for i, kind in enumerate(step.plan.out_kinds)):
-                found.add(index)
-                wanted.update(step.ids)
+    def reach(self, held: tuple[int, ...]) -> Reach:
+        """What leads to these results."""
+        found = self.reaches.get(held)
+        if found is None:
+            if len(self.reaches) >= MAX_PROGRAMS:
+                self.reaches.clear()
+            found = self.reaches[held] = Reach(self, held)
         return found
 
     def run(self, externals: Sequence[Any], wanted: set[int]) -> dict[int, Any]:
@@ -387,6 +414,26 @@ class Layout:
             results = step.plan.forward(*[env[slot] for slot in step.slots])
             env.update(zip(step.results, (results,) if step.plan.single else results, strict=True))
         return env
+
+
+class Reach:
+    """What leads to results that somebody holds.
+
+    order: the recorded calls, the last first; owners: what they read that needs a gradient; kept: what their backwards
+    read; alone: whether no more than one of the results needs a gradient, so that all of it goes when that one does.
+    """
+
+    def __init__(self, layout: Layout, held: Sequence[int]) -> None:
+        wanted, order = set(held), []
+        for index in layout.backwards_order:
+            step = layout.steps[index]
+            if any(step.first + i in wanted and kind.requires_grad for i, kind in enumerate(step.plan.out_kinds)):
+                order.append(index)
+                wanted.update(step.ids)
+        self.order = tuple(order)
+        self.owners = frozenset(slot for index in order for slot in layout.steps[index].ids)
+        self.kept = frozenset(slot for index in order for slot in layout.steps[index].kept)
+        self.alone = sum(layout.kinds[slot].requires_grad for slot in held) <= 1
 
 
 def _opened(key: tuple[Any, ...]) -> list[Step]:

@@ -70,7 +70,8 @@ def run_pending(block: Block, sums: dict[int, Any], wanted: set[int] | None, *, 
         layout = block.seal()
         if not block.ran:
             block.number()
-        found = find(block, layout.backwards_order, sums, wanted, only_ops=only_ops)
+        order = layout.backwards_order if block.order is None else block.order
+        found = find(block, order, sums, wanted, only_ops=only_ops)
         if found is None:
             return False
         structure, there = found

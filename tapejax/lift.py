@@ -251,6 +251,7 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None, ch
         or block.device is not _device.value
         or block.precision is not _precision.value
     ):
+        results = []  # whoever runs the last block may see that nobody else has its results
         block = new_block(tape)
         results, first = block.results, 0
     noted: list[Any] = [plan]  # see Block.key
@@ -349,7 +350,7 @@ def new_block(tape: Any) -> Block:
     """Start a block on a tape; the one before it runs."""
     if tape.block is not None:
         tape.block.flush()
-    block = tape.block = Block(tape.epoch, tape.weak)
+    block = tape.block = Block(tape)
     return block
 
 

@@ -45,7 +45,7 @@ class TensorId:
     (False, 'Getitem')
     """
 
-    __slots__ = ("_producer", "number")
+    __slots__ = ("__weakref__", "_producer", "number")
 
     def __init__(self, number: int | None = None, producer: TapeAction | Pending | None = None):
         self.number: int = next_number() if number is None else number
@@ -201,7 +201,7 @@ class Tape:
     weak = False  # whether it keeps only the actions that a live tensor can reach
     manner: Any = None  # how ops run while it records, if not as usual: see Scope
 
-    __slots__ = ("__weakref__", "_forks", "_log", "_origin", "_outer", "_owner", "block", "detail", "epoch", "guarded", "label")  # fmt: skip
+    __slots__ = ("__weakref__", "_forks", "_log", "_origin", "_outer", "_owner", "block", "detail", "epoch", "guarded", "label", "reference")  # fmt: skip
 
     def __init__(self, *, detail: str = "ops", label: str | None = None):
         if detail not in ("ops", "primitives"):
@@ -213,6 +213,7 @@ class Tape:
         self._outer: list[Scope | None] = []
         self._forks = 0
         self._origin: tuple[Epoch, int] | None = None
+        self.reference = ref(self)
         self._start([])
 
     def _start(self, log: list[Any]) -> None:
@@ -427,7 +428,8 @@ class AmbientTape(Tape):
     def log(self, block: Any) -> None:
         # The last one may be over by now; if these calls read a result of it, the one before it is.
         self._log[-2:] = [entry for entry in self._log[-2:] if not _is_over(entry)]
-        super().log(block)
+        block.logged = True
+        self._log.append(ref(block))
         if len(self._log) > self._limit:
             self._sweep()
 
@@ -446,7 +448,8 @@ class AmbientTape(Tape):
 
 
 def _is_over(entry: Any) -> bool:
-    return entry() is None if type(entry) is ref else isinstance(entry, Pending) and entry.is_over()
+    found = entry() if type(entry) is ref else entry
+    return found is None or (isinstance(found, Pending) and found.is_over())
 
 
 # --- scope ---------------------------------------------------------------------------------------
