@@ -369,6 +369,7 @@ class Layout:
         ]  # by result; extras have none
         self.backwards_order = tuple(reversed(self.recorded))
         self.reaches: dict[tuple[int, ...], Reach] = {}
+        self.courses: dict[Any, Any] = {}  # of `hot.step`
         patience = 1 if len(self.steps) > 1 else PATIENCE_WITH_ONE
         self.forwards, self.backwards = Programs(patience), Programs(patience)
 

@@ -14,9 +14,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tapejax.block import Block, Layout, fusion
+from tapejax.block import MAX_PROGRAMS, Block, Layout, fusion
+from tapejax.gradients import Gradients
 from tapejax.plan import OpAction, zeros_for
-from tapejax.tape import TapeAction
+from tapejax.tape import Tape, TapeAction
+from tapejax.tensor import Tensor
 
 
 def run_block(
@@ -89,6 +91,59 @@ def run_pending(block: Block, sums: dict[int, Any], wanted: set[int] | None, *, 
         block.consume(chosen, values)
     structure.file(block, gradients, sums, wanted, there)
     return True
+
+
+def step(root: Tensor, wrt: Sequence[Tensor], tape: Tape) -> Gradients | None:
+    """A training step, the quick way: one root, seeded with ones, of a tape that holds one block that has yet to run.
+
+    None, and nothing has happened, if it is anything else, or if its structure is new.
+    """
+    block = root._value
+    if type(block) is not Block or not tape.is_just(block) or not fusion.enabled or not root._kind.requires_grad:
+        return None
+    with block.lock:
+        if block.ran or block.actions is not None:
+            return None
+        layout, outside = block.seal(), block.outside
+        slots = tuple([x._slot if x._value is block else outside.get(id(x._id)) for x in wrt])
+        how = (root._slot, slots, block.setting)
+        course = layout.courses.get(how)
+        if course is None:
+            course = _course(layout, root, slots, block.setting)
+            if course is None:
+                return None
+            if len(layout.courses) >= MAX_PROGRAMS:
+                layout.courses.clear()
+            layout.courses[how] = course
+        structure, seed, places = course
+        block.number()
+        chosen = tuple(block.held())
+        try:
+            with block.settings():
+                values, found = structure.forward_and_backward(chosen)(block.externals, seed)
+        except Exception:
+            return None  # the long way, so that what fails is named
+        block.consume(chosen, values)
+    tape.restart(by="backward()")
+    numbers = [x._number for x in wrt]
+    grads = Gradients()
+    grads._sums = {number: found[place] for number, place in zip(numbers, places) if place is not None}
+    grads._told = {"roots": [root._number], "wrt": numbers}
+    return grads
+
+
+def _course(layout: Layout, root: Tensor, slots: Sequence[int | None], setting: Any) -> Any:
+    """For `step`: the structure, if it was built, what is given for its seed, and where in its results each slot is."""
+    there = {slot for slot in slots if slot is not None}
+    if root._slot in there:
+        return None
+    targets = (*sorted([s for s in there if s < 0], reverse=True), *sorted([s for s in there if s >= 0]))
+    structure = layout.backwards.entries.get((layout.backwards_order, (root._slot,), (True,), targets, (), setting))
+    seed = ONES.get(root._kind)
+    if type(structure) is not Structure or seed is None:
+        return None
+    places = {slot: place for place, slot in enumerate(structure.outputs)}
+    return structure, [seed], [places.get(slot) for slot in slots]
 
 
 ONES: dict[Any, Any] = {}  # by kind of a root that is pending: the seed it is given if nobody says otherwise

@@ -250,9 +250,17 @@ class Tape:
     def take_entries(self, by: str) -> list[Any]:
         """`take_all`, with what is pending left so."""
         taken = self.entries()
-        self.epoch._by = by, user_frame(2)
-        self._start([])
+        self.restart(by)
         return taken
+
+    def restart(self, by: str) -> None:
+        """Its content is consumed: begin anew."""
+        self.epoch._by = by, user_frame(3)
+        self._start([])
+
+    def is_just(self, block: Any) -> bool:
+        """Whether these calls are all it holds."""
+        return len(self._log) == 1 and self._log[0] is block
 
     def entries(self) -> list[Any]:
         """The log: actions, and stretches of it that are pending."""
@@ -437,6 +445,9 @@ class AmbientTape(Tape):
         super().append(ref(action) if getattr(action, "reachable", False) else action)
         if len(self._log) > self._limit:
             self._sweep()
+
+    def is_just(self, block: Any) -> bool:
+        return len(self._log) == 1 and type(entry := self._log[0]) is ref and entry() is block
 
     def _sweep(self) -> None:
         self._log[:] = [entry for entry in self._log if not _is_over(entry)]

@@ -1,11 +1,13 @@
 """Deferred and fused execution: nobody can tell, except by the clock."""
 
+import contextlib
 import copy
 import gc
 import re
 import sys
 import threading
 import time
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -582,3 +584,116 @@ def test_nothing_is_compiled_for_a_structure_that_comes_once(looked_at):
     tape.backward(loss, wrt=ws)
     (layout,) = block.layouts.values()
     assert [type(found) for found in layout.backwards.entries.values()] == [int]
+
+
+# --- a training step, the quick way -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("asked", ["some", "twice", "a result", "the root", "one that is not used", "none"])
+def test_every_step_of_a_loop_gives_the_same(asked, explicit):
+    x, ws, idle = leaf(np.ones((2, 3), "f")), params(), leaf(1.0)
+    seen = []
+    for _ in range(5):
+        with tj.Tape() if explicit else contextlib.nullcontext():
+            h = tanh(x @ ws[0]) + x
+            loss = (tanh(h @ ws[1]) * h).sum()
+            wrt = {
+                "some": [ws[1], x], "twice": [x, x], "a result": [h, ws[0]], "the root": [loss, x],
+                "one that is not used": [idle, ws[0]], "none": [],
+            }[asked]  # fmt: skip
+            grads = tj.backward(loss, wrt=wrt)
+        seen.append((float(loss), [None if grads.get(one) is None else np.asarray(grads[one]) for one in wrt]))
+        assert len(grads) == len({one._number for one in wrt} - {idle._number})
+        assert not grads.has_intermediates
+
+    def of(x, w0, w1, shift):
+        h = jnp.tanh(x @ w0) + x + shift
+        return (jnp.tanh(h @ w1) * h).sum()
+
+    values = [x.value, ws[0].value, ws[1].value, jnp.zeros_like(x.value)]
+    value, (dx, dw0, dw1, dh) = jax.value_and_grad(of, (0, 1, 2, 3))(*values)
+    judge = {
+        "some": [dw1, dx], "twice": [dx, dx], "a result": [dh, dw0], "the root": [np.float32(1), dx],
+        "one that is not used": [None, dw0], "none": [],
+    }[asked]  # fmt: skip
+    for loss, found in seen:
+        np.testing.assert_allclose(loss, value, rtol=1e-6)
+        for ours, theirs in zip(found, judge, strict=True):
+            assert (ours is None) == (theirs is None)
+            if ours is not None:
+                np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-6)
+
+
+def test_a_quick_step_consumes_the_tape_and_says_where():
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    for _ in range(4):
+        loss = forward(x, ws)
+        tj.backward(loss, wrt=[x])
+    assert block.layouts[next(reversed(block.layouts))].courses  # it went the quick way
+    with pytest.raises(tj.errors.ConsumedTapeError, match=r"consumed by backward\(\) at .*test_hot.py"):
+        tj.backward(loss, wrt=[x])
+    with pytest.raises(tj.errors.MissingGradientError, match="asked for others only"):
+        tj.backward(forward(x, ws), wrt=[x])[ws[0]]
+
+
+def test_a_quick_step_leaves_what_is_not_its_own_alone():
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    for _ in range(4):
+        before = (x * x).sum()
+        float(before)  # a block of its own, which is still wanted
+        loss = forward(x, ws) + before
+        _, (dx, _) = expected(x, ws)
+        np.testing.assert_allclose(tj.backward(loss, wrt=[x])[x], dx + 2 * x.value, rtol=1e-5)
+
+
+def test_a_failing_program_of_a_quick_step_goes_the_long_way(monkeypatch):
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    for _ in range(4):
+        tj.backward(forward(x, ws), wrt=[x])
+    (layout,) = [layout for layout in block.layouts.values() if layout.courses]
+    ((structure, _, _),) = layout.courses.values()
+
+    def fails(*_):
+        raise MemoryError("planted")
+
+    monkeypatch.setattr(structure, "_both", dict.fromkeys(structure._both, fails))
+    _, (dx, _) = expected(x, ws)
+    np.testing.assert_allclose(tj.backward(forward(x, ws), wrt=[x])[x], dx, rtol=1e-5)
+
+
+def test_what_an_ambient_block_keeps_goes_at_once_with_its_result():
+    x = leaf(np.ones((2, 3), "f"))
+    gc.collect()
+    gc.disable()
+    try:
+        loss = (tanh(x) * x).sum()
+        float(loss)  # it runs
+        kept = [weakref.ref(value) for slot, value in loss.id._producer.env.items() if slot >= 0]
+        assert kept and all(value() is not None for value in kept)
+        del loss
+        assert all(value() is None for value in kept)
+    finally:
+        gc.enable()
+
+
+def test_of_two_results_each_keeps_its_own_part_of_an_ambient_block():
+    x, y = leaf(np.ones((2, 3), "f")), leaf(np.ones((2, 3), "f"))
+    one, other = (tanh(x) * x).sum(), (tanh(y) * y).sum()
+    float(one)
+    assert len(tj.current_tape()) == 6
+    del other
+    assert len(tj.current_tape()) == 3
+    assert set(tj.backward(one).keys()) >= {x.id, one.id}
+
+
+def test_actions_of_an_ambient_block_that_ran_can_be_looked_at_and_run_back():
+    x = leaf(np.ones((2, 3), "f"))
+    for _ in range(3):
+        loss = (tanh(x) * x).sum()
+        float(loss)
+        assert [action.op for action in tj.current_tape()] == ["Tanh", "Multiply", "Sum"]
+        assert loss.id.producer.op == "Sum"
+        judge = jax.grad(lambda x: (jnp.tanh(x) * x).sum())(x.value)
+        np.testing.assert_allclose(tj.backward(loss, retain_tape=True)[x], judge, rtol=1e-6)
+        np.testing.assert_allclose(tj.backward(loss, wrt=[x])[x], judge, rtol=1e-6)
