@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -61,6 +62,31 @@ def scalar(value: Any) -> Tensor:
 NUMBERS = (bool, int, float, complex)
 # Types of options that can stand in a key as they are; a float cannot: 0.0 and -0.0 are equal.
 PLAIN_OPTIONS: set[type] = {int, bool, str, type(None)}
+INTEGER = frozenset([int])
+
+
+def plain_key(args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
+    """The key of a call with Tensors by position and plain options, quickly made; None if there is more to it."""
+    key: list[Any] = [len(args)]
+    for arg in args:
+        kind = type(arg)
+        if kind is Tensor:
+            key.append(arg._kind)
+        elif kind in PLAIN_OPTIONS:
+            key += (kind, arg)
+        elif kind is tuple and INTEGER.issuperset(map(type, arg)):
+            key.append(arg)
+        else:
+            return None
+    for name, value in kwargs.items():
+        kind = type(value)
+        if kind in PLAIN_OPTIONS:
+            key += (name, kind, value)
+        elif kind is tuple and INTEGER.issuperset(map(type, value)):
+            key += (name, value)
+        else:
+            return None
+    return (*key, scope.enabled, _x64.value)
 
 
 class Lifted:
@@ -93,31 +119,16 @@ class Lifted:
             plan = self.plans.get(key)
             if plan is not None:
                 return run(plan, args, scope)
-            return self._general(args, kwargs, scope)
-        key = self._key_with_options(args, kwargs, scope)
+            if key is not None:
+                return self._general(args, kwargs, scope)
+        key = plain_key(args, kwargs, scope)
         plan = self.plans.get(key)
         if plan is not None:
-            return run(plan, args, scope)
+            return run(plan, [arg for arg in args if type(arg) is Tensor], scope)
         return self._general(args, kwargs, scope, key)
 
-    def _key_with_options(self, args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
-        """The key of a call with Tensors and plain options, quickly made; None if there is more to it."""
-        key: list[Any] = [len(args)]
-        for arg in args:
-            if type(arg) is not Tensor:
-                return None
-            key.append(arg._kind)
-        for name, value in kwargs.items():
-            kind = type(value)
-            if name not in self.static_argnames:
-                return None
-            if kind not in PLAIN_OPTIONS and not (kind is tuple and all([type(part) is int for part in value])):
-                return None
-            key += (name, kind, value)
-        return (*key, scope.enabled, _x64.value)
-
     def _general(self, args: Any, kwargs: dict[str, Any], scope: Any, also: Any = None) -> Any:
-        """Any call; its plan is filed under the key `also` too."""
+        """Any call; its plan is filed under the key `also` too, if that fits."""
         leaves, structure = _tree.tree_flatten((args, kwargs), is_leaf=is_tensor)
         if not any(map(is_tensor, leaves)):
             return self.function(*args, **kwargs)
@@ -125,9 +136,15 @@ class Lifted:
         plan = self.plans.get(key)
         if plan is None:
             plan = self._plan(args, kwargs, tensors, key, scope)
-        if also is not None and len(self.plans) < MAX_PLANS_PER_FUNCTION:
-            self.plans[also] = plan
+        self._file(plan, also, args, tensors)
         return run(plan, tensors, scope)
+
+    def _file(self, plan: Plan, key: Any, args: Sequence[Any], tensors: Sequence[Tensor]) -> None:
+        """File a plan under its `plain_key` too, if its operands are just the Tensors among the arguments."""
+        given = [arg for arg in args if type(arg) is Tensor]
+        if key is not None and len(self.plans) < MAX_PLANS_PER_FUNCTION and len(given) == len(tensors):
+            if all(map(operator.is_, given, tensors)):
+                self.plans[key] = plan
 
     def at(self, place: Any, tensors: Sequence[Tensor]) -> Any:
         """Call on Tensors only, recorded as coming from a place inside an opened program."""

@@ -269,3 +269,26 @@ def test_a_line_of_the_tape_shows_exponent_and_axis():
         x**3, x.sum(0), x.sum(axis=(0, 1)), x.sum(), tj.numpy.mean(x, axis=1), tj.numpy.cumsum(x, 1)
     said = [repr(action).split(f"%{x.id.number}")[1] for action in tape]
     assert said == [" exponent=3", " axis=0", " axis=(0, 1)", "", " axis=1", " axis=1"]
+
+
+def test_plain_options_are_told_apart():
+    """A call with plain options finds its plan by a key of its own, which must not confuse what is nearly equal."""
+    x = tj.tensor(np.arange(6.0, dtype="f").reshape(2, 3), requires_grad=True)
+    for _ in range(3):
+        assert tj.numpy.reshape(x, (3, 2)).shape == (3, 2)
+        assert tj.numpy.reshape(x, (1, 6)).shape == (1, 6)
+        assert tj.numpy.reshape(x, 6).shape == (6,)
+        assert tj.numpy.sum(x, 0).shape == (3,)
+        assert tj.numpy.sum(x, None).shape == ()
+        assert tj.numpy.sum(x, axis=1, keepdims=True).shape == (2, 1)
+        assert tj.numpy.sum(x, axis=1, keepdims=False).shape == (2,)
+        assert tj.numpy.sum(x, keepdims=True, axis=1).shape == (2, 1)
+        assert tj.numpy.sum(x, axis=(0, 1)).shape == ()
+        assert tj.numpy.add(x, 1).value[0, 1] == 2.0
+        assert tj.numpy.add(x, 2).value[0, 1] == 3.0  # a number that is an operand is none of the options
+        assert tj.numpy.add(1, x).value[0, 1] == 2.0
+        scaled = tj.lift(lambda x, by, up: x * by if up else x / by, static_argnums=(1, 2))
+        assert scaled(x, 2, True).value[0, 1] == 2.0
+        assert scaled(x, 2, False).value[0, 1] == 0.5
+        assert scaled(x, True, 2).value[0, 1] == 1.0
+        assert scaled(x, 2, up=True).value[0, 1] == 2.0

@@ -49,9 +49,6 @@ class Op(Lifted):
         super().__init__(function, name, set(), set(), Options())
         self.__name__, self.__module__, self.__qualname__ = name, module, name
 
-    def _key_with_options(self, args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
-        return None  # its own way is quick enough
-
     def _general(self, args: Any, kwargs: dict[str, Any], scope: Any, also: Any = None) -> Any:
         tensors = False
         for arg in (*args, *kwargs.values()) if kwargs else args:
@@ -78,6 +75,7 @@ class Op(Lifted):
         if plan is None:
             args, kwargs = self._concrete_options(args, kwargs)
             plan = self._plan(args, kwargs, operands, found, scope)
+        self._file(plan, also, args, operands)
         return run(plan, operands, scope)
 
     def _read(self, arg: Any, role: int, operands: list[Tensor], key: list[Any]) -> None:
