@@ -55,11 +55,10 @@ def backward(
     (Array([2., 4.], dtype=float32), Array([1., 1.], dtype=float32))
     """
     tape = current_tape() if tape is None else tape
-    if seed is None and type(root) is Tensor and not retain_tape and not create_graph:
-        if type(wrt) in (list, tuple) and _TENSOR.issuperset(map(type, wrt)):
-            found = hot.step(root, wrt, tape)
-            if found is not None:
-                return found
+    if not (retain_tape or create_graph) and seed is None and type(root) is Tensor and type(wrt) in (list, tuple):
+        found = hot.step(root, wrt, tape) if _TENSOR.issuperset(map(type, wrt)) else None
+        if found is not None:
+            return found
     starts = start(root, seed, tape)
     grads = Gradients()
     for one, said, given in starts:

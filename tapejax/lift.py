@@ -141,10 +141,11 @@ class Lifted:
 
     def _file(self, plan: Plan, key: Any, args: Sequence[Any], tensors: Sequence[Tensor]) -> None:
         """File a plan under its `plain_key` too, if its operands are just the Tensors among the arguments."""
+        if key is None or len(self.plans) >= MAX_PLANS_PER_FUNCTION:
+            return
         given = [arg for arg in args if type(arg) is Tensor]
-        if key is not None and len(self.plans) < MAX_PLANS_PER_FUNCTION and len(given) == len(tensors):
-            if all(map(operator.is_, given, tensors)):
-                self.plans[key] = plan
+        if len(given) == len(tensors) and all(map(operator.is_, given, tensors)):
+            self.plans[key] = plan
 
     def at(self, place: Any, tensors: Sequence[Tensor]) -> Any:
         """Call on Tensors only, recorded as coming from a place inside an opened program."""

@@ -670,7 +670,8 @@ def test_what_an_ambient_block_keeps_goes_at_once_with_its_result():
         loss = (tanh(x) * x).sum()
         float(loss)  # it runs
         kept = [weakref.ref(value) for slot, value in loss.id._producer.env.items() if slot >= 0]
-        assert kept and all(value() is not None for value in kept)
+        assert kept
+        assert all(value() is not None for value in kept)
         del loss
         assert all(value() is None for value in kept)
     finally:
