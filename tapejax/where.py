@@ -37,11 +37,13 @@ _internal = _Internal()
 def user_frame(depth: int = 1) -> tuple[Any, int] | None:
     """(code, instruction offset) of the innermost frame outside of tapejax; cheap to keep."""
     frame: Any = _getframe(depth)
-    while _internal[frame.f_code.co_filename]:
+    code = frame.f_code
+    while _internal[code.co_filename]:
         frame = frame.f_back
         if frame is None:
             return None
-    return frame.f_code, frame.f_lasti
+        code = frame.f_code
+    return code, frame.f_lasti
 
 
 def line_of(where: tuple[Any, int] | None) -> str:
