@@ -41,6 +41,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--quick", action="store_true", help="three rounds: to see that it works, not to quote")
     add("--no-compile", action="store_true", help="leave out trace, lower and compile times")
     add("--million", action="store_true", help="also a chain of a million actions (takes minutes)")
+    add("--as-it-comes", action="store_true", help="leave jax's second thread and glibc's memory as they are")
     add("--json", metavar="FILE", help="write everything that was measured")
     add("--load", metavar="FILE", help="report on such a file, measure nothing")
     add("--plot", metavar="FILE", help="draw forward and backward times (needs matplotlib)")

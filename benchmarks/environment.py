@@ -32,15 +32,21 @@ QUIET = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
 SETTINGS = ONE_THREAD | MEMORY | QUIET
+AS_IT_COMES = {"BENCHMARKS_AS_IT_COMES": "1"}  # jax's second thread and glibc's thrift are left as they are
 
 
 def enter(module: str) -> None:
     """Start the module again in this process under SETTINGS, unless it runs under them already."""
-    if all(os.environ.get(name) == value for name, value in SETTINGS.items()):
+    settings = ONE_THREAD | QUIET | AS_IT_COMES if "--as-it-comes" in sys.argv else SETTINGS
+    if all(os.environ.get(name) == value for name, value in settings.items()):
         return
-    os.environ.update(SETTINGS)
+    os.environ.update(settings)
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
+
+
+def as_it_comes() -> bool:
+    return "BENCHMARKS_AS_IT_COMES" in os.environ
 
 
 def describe() -> dict[str, str]:

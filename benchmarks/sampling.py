@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter, process_time
 from typing import Any
 
-SHORTEST = 5e-3  # seconds that a sample lasts at least
+SHORTEST = 20e-3  # seconds that a sample lasts at least
 WARM_UP = 5  # calls; the tape compiles a structure the second time that it comes, one op alone after some more
 
 

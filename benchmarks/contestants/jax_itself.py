@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.contestants.base import Contestant, Entry
+from benchmarks.environment import as_it_comes
 from benchmarks.words import jax_words, jitted_words
 from benchmarks.workloads import Workload
 
@@ -35,7 +36,7 @@ def value_and_grad(workload: Workload, words: Any) -> Callable[[Any, Any], Any]:
 class Jax(Contestant):
     def __init__(self) -> None:
         # One thread: by default jax hands a program for the CPU to a second one, and waits for it.
-        jax.config.update("jax_cpu_enable_async_dispatch", False)
+        jax.config.update("jax_cpu_enable_async_dispatch", as_it_comes())
         self.words = jax_words()
 
     def arguments(self, workload: Workload) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
