@@ -55,8 +55,9 @@ def backward(
     (Array([2., 4.], dtype=float32), Array([1., 1.], dtype=float32))
     """
     tape = current_tape() if tape is None else tape
-    if not (retain_tape or create_graph) and seed is None and type(root) is Tensor and type(wrt) in (list, tuple):
-        found = hot.step(root, wrt, tape) if _TENSOR.issuperset(map(type, wrt)) else None
+    leaves = None if wrt is None else _leaves(wrt)
+    if leaves is not None and seed is None and type(root) is Tensor and not (retain_tape or create_graph):
+        found = hot.step(root, leaves, tape)
         if found is not None:
             return found
     starts = start(root, seed, tape)
@@ -65,7 +66,7 @@ def backward(
         if create_graph:
             given = said if isinstance(said, Tensor) else make(given, False)
         grads.add(one._number, given)
-    wanted = None if wrt is None else _numbers(wrt)
+    wanted = None if leaves is None else {leaf._number for leaf in leaves}
     grads._told = {"roots": [one._number for one, _, _ in starts], "wrt": wanted}
     if create_graph:
         with tape, enable_grad():
@@ -236,14 +237,16 @@ def _check_root(root: Tensor, tape: Tape) -> None:
     )
 
 
-def _numbers(wrt: Any) -> set[int]:
-    if isinstance(wrt, (list, tuple)) and set(map(type, wrt)) == {Tensor}:
-        return {id if type(id := leaf._id) is int else id.number for leaf in wrt}
+def _leaves(wrt: Any) -> Sequence[Tensor]:
+    if type(wrt) is Tensor:
+        return (wrt,)
+    if type(wrt) in (list, tuple) and _TENSOR.issuperset(map(type, wrt)):
+        return wrt
     leaves = jax.tree_util.tree_leaves(wrt, is_leaf=lambda leaf: isinstance(leaf, Tensor))
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             raise ArgumentError(f"wrt takes Tensors, not {type(leaf).__name__}", at=user_line())
-    return {leaf._number for leaf in leaves}
+    return leaves
 
 
 _OPS = (OpAction, Block)

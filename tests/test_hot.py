@@ -625,6 +625,18 @@ def test_every_step_of_a_loop_gives_the_same(asked, explicit):
                 np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [lambda x, w: x, lambda x, w: {"x": x, "rest": [w]}, lambda x, w: (x, (w, x))])
+def test_a_step_may_ask_for_one_tensor_or_for_a_tree(shape):
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    _, (dx, dws) = expected(x, ws)
+    for _ in range(4):
+        grads = tj.backward(forward(x, ws), wrt=shape(x, ws[1]))
+        np.testing.assert_allclose(grads[x], dx, rtol=1e-5)
+        if ws[1] in grads:
+            np.testing.assert_allclose(grads[ws[1]], dws[1], rtol=1e-5, atol=1e-5)
+    assert any(layout.courses for layout in block.layouts.values())
+
+
 def test_a_quick_step_consumes_the_tape_and_says_where():
     x, ws = leaf(np.ones((2, 3), "f")), params()
     for _ in range(4):
