@@ -229,32 +229,42 @@ class Block(Pending):
             layout = self.seal()
             held = tuple(self.held())
             reach = layout.reach(held)
-            whole = self.actions is None and (reach.alone or not self.weak)
-            if whole:
-                live, kept = [], reach.kept if self.weak else layout.kept
+            if self.actions is None and (reach.alone or not self.weak):
+                self._run_whole(layout, held, reach)
             else:
-                live = self.write()
-                kept = frozenset(slot for action in live for slot in layout.steps[action.index].kept)
-            chosen = tuple(sorted(kept.union(held).difference(layout.outer)))
-            with self.settings():
-                values = layout.run_forward(chosen, self.setting, self.externals)
-            env = dict(zip(chosen, values, strict=True))
-            externals = self.externals
-            if whole:
-                self.number()
-                self.name(held)
-                self.env = {slot: env[slot] if slot >= 0 else externals[~slot] for slot in kept}
-                self.order = layout.backwards_order
-                if self.weak:
-                    self.order = reach.order
-                    self.owners = {slot: owner for slot, owner in self.owners.items() if slot in reach.owners}
-            else:
-                env.update((slot, externals[~slot]) for slot in kept if slot < 0)
-                for action in live:
-                    action._kept = tuple([env[slot] for slot in layout.steps[action.index].kept])
-                self.owners = {slot: TensorId(owner.number) for slot, owner in self.owners.items()}
-                self.wheres, self.others = [], []  # the actions have them
-            self.settle(held, [env[slot] for slot in held])
+                self._run_written(layout, held)
+
+    def _run_whole(self, layout: Layout, held: tuple[int, ...], reach: Reach) -> None:
+        """Run, and keep what the backward will read."""
+        chosen, results, outer = reach.run_weak if self.weak else reach.run_all
+        externals = self.externals
+        with self.settings():
+            env = dict(zip(chosen, layout.run_forward(chosen, self.setting, externals), strict=True))
+        self.number()
+        self.name(held)
+        self.env = {slot: env[slot] for slot in results}
+        for slot in outer:
+            self.env[slot] = externals[~slot]
+        self.order = layout.backwards_order
+        if self.weak:
+            self.order = reach.order
+            if len(reach.owners) < len(self.owners):
+                self.owners = {slot: owner for slot, owner in self.owners.items() if slot in reach.owners}
+        self.settle(held, [env[slot] for slot in held])
+
+    def _run_written(self, layout: Layout, held: tuple[int, ...]) -> None:
+        """Run, and give each action what its own backward will read."""
+        live = self.write()
+        kept = {slot for action in live for slot in layout.steps[action.index].kept}
+        chosen = tuple(sorted(kept.union(held).difference(layout.outer)))
+        with self.settings():
+            env = dict(zip(chosen, layout.run_forward(chosen, self.setting, self.externals), strict=True))
+        env.update((slot, self.externals[~slot]) for slot in kept if slot < 0)
+        for action in live:
+            action._kept = tuple([env[slot] for slot in layout.steps[action.index].kept])
+        self.owners = {slot: TensorId(owner.number) for slot, owner in self.owners.items()}
+        self.wheres, self.others = [], []  # the actions have them
+        self.settle(held, [env[slot] for slot in held])
 
     def held(self) -> list[int]:
         """The slots of results that somebody holds."""
@@ -420,8 +430,10 @@ class Layout:
 class Reach:
     """What leads to results that somebody holds.
 
-    order: the recorded calls, the last first; owners: what they read that needs a gradient; kept: what their backwards
-    read; alone: whether no more than one of the results needs a gradient, so that all of it goes when that one does.
+    order: the recorded calls, the last first; owners: what they read from outside that needs a gradient; alone: whether
+    no more than one of the results needs a gradient, so that all of it goes when that one does.
+    run_weak, run_all: what to compute if only this is to be kept, or the whole block: (the results, those of them that
+    backwards read, what backwards read from outside).
     """
 
     def __init__(self, layout: Layout, held: Sequence[int]) -> None:
@@ -432,9 +444,15 @@ class Reach:
                 order.append(index)
                 wanted.update(step.ids)
         self.order = tuple(order)
-        self.owners = frozenset(slot for index in order for slot in layout.steps[index].ids)
-        self.kept = frozenset(slot for index in order for slot in layout.steps[index].kept)
+        self.owners = frozenset(slot for index in order for slot in layout.steps[index].ids if slot < 0)
+        self.run_weak = self._to_run(held, {slot for index in order for slot in layout.steps[index].kept})
+        self.run_all = self._to_run(held, layout.kept)
         self.alone = sum(layout.kinds[slot].requires_grad for slot in held) <= 1
+
+    @staticmethod
+    def _to_run(held: Sequence[int], kept: Any) -> tuple[tuple[int, ...], ...]:
+        results = tuple(sorted(slot for slot in kept if slot >= 0))
+        return tuple(sorted({*held, *results})), results, tuple(sorted(kept.difference(results)))
 
 
 def _opened(key: tuple[Any, ...]) -> list[Step]:
