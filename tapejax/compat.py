@@ -6,7 +6,6 @@ it necessary, so that it can be deleted when that release is dropped. Public JAX
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -107,18 +106,18 @@ def avals_of(values: Sequence[Any]) -> tuple[Any, ...]:
 INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 
 
-@functools.cache
-def _staged() -> type:
-    """The type of the values with which jit traces a function: jax does not export it."""
-    seen: list[type] = []
-    jax.make_jaxpr(lambda x: seen.append(type(x)))(0)
-    return seen[0]
+STAGED: set[type] = set()  # the types of the values with which functions are traced
 
 
 def is_staged(values: Iterable[Any]) -> bool:
     """Whether a program is being traced with one of these values (rather than, say, mapped over a batch)."""
-    staged = _staged()
-    return any([type(value) is staged for value in values])
+    if not _seen:
+        jax.make_jaxpr(lambda x: _seen.append(type(x)))(0)  # jax does not export this type
+        STAGED.update(_seen)
+    return any([type(value) in STAGED for value in values])
+
+
+_seen: list[type] = []
 
 
 def one_minus_square(x: Any) -> Any:

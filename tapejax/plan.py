@@ -14,11 +14,12 @@ import jax.numpy as jnp
 from tapejax import compat
 from tapejax.errors import ConsumedTapeError, UnknownLengthError
 from tapejax.packed import force
-from tapejax.program import Program, trace
+from tapejax.program import Program
 from tapejax.reverse import Options, Reversed, reverse
 from tapejax.stepwise import Place
 from tapejax.tape import TapeAction, TensorId
 from tapejax.tensor import Kind
+from tapejax.tracing import trace
 from tapejax.where import line_of
 
 _tree = jax.tree_util

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
+import numpy as np
+from jax import lax
 from jax.extend import core as jex_core
 
 from tapejax import compat, discharge
@@ -104,6 +106,7 @@ def run_eqns(eqns: Iterable[Eqn], env: dict[int, Any]) -> None:
 # Primitives that only call a jaxpr: opened while flattening. Value: the parameter with the jaxpr.
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "call": "call_jaxpr",
          "eval_jaxpr": "jaxpr", "core_closed_call": "call_jaxpr"}  # fmt: skip
+FOLDED = (lax.convert_element_type_p, lax.broadcast_in_dim_p)  # nothing to do where nothing changes
 CUSTOM = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 
 
@@ -118,54 +121,88 @@ def flatten(jaxpr: Any, *, ignore_custom_rules: bool = False, opens: dict[str, s
 
     ignore_custom_rules: open custom_jvp and custom_vjp too, so that the primal code is what counts.
     """
-    if ignore_custom_rules:
-        opens = opens | CUSTOM
     if discharge.has_references(jaxpr):
         jaxpr = discharge.pure(jaxpr)
-    avals: list[Any] = []
-    constants: dict[int, Any] = {}
-    eqns: list[Eqn] = []
+    growing = Growing(opens | CUSTOM if ignore_custom_rules else opens)
+    inner, consts = compat.jaxpr_parts(jaxpr)
+    inputs = [growing.slot_for(var.aval) for var in inner.invars]
+    return growing.program(inputs, growing.walk(inner, consts, inputs))
 
-    def slot_for(aval) -> int:
-        avals.append(aval)
-        return len(avals) - 1
 
-    def constant(value, aval) -> int:
-        slot = slot_for(aval)
-        constants[slot] = value
+class Growing:
+    """A program to which equations are added, calls opened.
+
+    opens: the primitives to open. Value: the parameter with the jaxpr.
+    """
+
+    def __init__(self, opens: dict[str, str] = CALLS):
+        self.opens = opens
+        self.avals: list[Any] = []
+        self.constants: dict[int, Any] = {}
+        self.eqns: list[Eqn] = []
+
+    def slot_for(self, aval: Any) -> int:
+        self.avals.append(aval)
+        return len(self.avals) - 1
+
+    def constant(self, value: Any, aval: Any) -> int:
+        slot = self.slot_for(aval)
+        self.constants[slot] = value
         return slot
 
-    def walk(jaxpr, consts, arguments, calls=()) -> list[int]:
+    def add(self, eqn: Any, inputs: Sequence[int], calls: tuple[Any, ...] = ()) -> Sequence[int]:
+        """Add an equation of jax's that reads these slots; the slots of its results."""
+        inner = eqn.params.get(self.opens.get(eqn.primitive.name, ""))
+        if inner is None and eqn.primitive.name in self.opens:
+            inner = eqn.params.get("call_jaxpr")  # eval_jaxpr in 0.12
+        sources = (eqn.source_info, *calls)
+        if inner is not None:
+            return self.walk(*compat.jaxpr_parts(inner), inputs, sources)
+        if eqn.primitive in FOLDED:  # which jax sees to only where it makes the jaxpr
+            aval = eqn.outvars[0].aval
+            if self.avals[inputs[0]] == aval:
+                return inputs
+            number = as_number(self.constants.get(inputs[0]), aval)
+            if number is not None:
+                return [self.constant(number, aval)]
+        outputs = tuple(self.slot_for(var.aval) for var in eqn.outvars)
+        self.eqns.append(Eqn(eqn.primitive, eqn.params, tuple(inputs), outputs, sources, eqn))
+        return outputs
+
+    def walk(
+        self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[int], calls: tuple[Any, ...] = ()
+    ) -> list[int]:
+        """Add the equations of an open jaxpr; the slots of its results."""
         scope: dict[Any, int] = dict(zip(jaxpr.invars, arguments, strict=True))
         for var, value in zip(jaxpr.constvars, consts, strict=True):
-            scope[var] = constant(value, var.aval)
+            scope[var] = self.constant(value, var.aval)
 
         def read(atom) -> int:
             if isinstance(atom, jex_core.Literal):
-                return constant(atom.val, atom.aval)
+                return self.constant(atom.val, atom.aval)
             return scope[atom]
 
         for eqn in jaxpr.eqns:
-            inputs = tuple(read(atom) for atom in eqn.invars)
-            inner = eqn.params.get(opens.get(eqn.primitive.name, ""))
-            if inner is None and eqn.primitive.name in opens:
-                inner = eqn.params.get("call_jaxpr")  # eval_jaxpr in 0.12
-            sources = (eqn.source_info, *calls)
-            if inner is not None:
-                outputs = walk(*compat.jaxpr_parts(inner), inputs, sources)
-            else:
-                outputs = tuple(slot_for(var.aval) for var in eqn.outvars)
-                eqns.append(Eqn(eqn.primitive, eqn.params, inputs, outputs, sources, eqn))
-            scope.update(zip(eqn.outvars, outputs, strict=True))
+            scope.update(zip(eqn.outvars, self.add(eqn, [read(atom) for atom in eqn.invars], calls), strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    inner, consts = compat.jaxpr_parts(jaxpr)
-    inputs = [slot_for(var.aval) for var in inner.invars]
-    outputs = walk(inner, consts, inputs)
-    eqns = live(eqns, outputs)
-    used = {slot for eqn in eqns for slot in eqn.inputs} | set(outputs)
-    constants = {slot: value for slot, value in constants.items() if slot in used}
-    return Program(avals, inputs, constants, eqns, outputs)
+    def program(self, inputs: list[int], outputs: list[int]) -> Program:
+        eqns = live(self.eqns, outputs)
+        used = {slot for eqn in eqns for slot in eqn.inputs} | set(outputs)
+        constants = {slot: value for slot, value in self.constants.items() if slot in used}
+        return Program(self.avals, inputs, constants, eqns, outputs)
+
+
+def as_number(value: Any, aval: Any) -> Any:
+    """A number as one of another dtype; None if it is none."""
+    if value is None or isinstance(value, jax.Array) or np.shape(value) or aval.shape:
+        return None
+    number = np.asarray(value)
+    if number.dtype.kind == "c" and aval.dtype.kind != "c":
+        number = number.real
+    number = number.astype(aval.dtype)
+    number = number.item() if aval.weak_type else number
+    return number if jax.typeof(number) == aval else None
 
 
 def live(eqns: Sequence[Eqn], outputs: Iterable[int]) -> list[Eqn]:

@@ -12,7 +12,7 @@ Under one `jax.jit` XLA merges what is computed twice, so 2 costs nothing there.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from tapejax import compat, rules
 from tapejax.errors import RefusedPrimitive, RuleSignatureError
 from tapejax.program import Eqn, Program, flatten
 from tapejax.rules.registry import Step
+from tapejax.tracing import trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,9 @@ class Tools:
 
     def flatten(self, jaxpr: Any) -> Program:
         return flatten(jaxpr, ignore_custom_rules=self.options.ignore_custom_rules)
+
+    def trace(self, function: Callable[..., Any], avals: Sequence[Any]) -> Program:
+        return trace(function, avals, ignore_custom_rules=self.options.ignore_custom_rules)[0]
 
     def reverse(self, program: Program, wrt: Sequence[bool], **how: Any) -> Reversed:
         return reverse(program, wrt, self.options, **how)

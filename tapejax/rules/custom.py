@@ -103,7 +103,7 @@ def pushforward(function, in_avals, out_avals, active_in, tools):
         results, slopes = jax.jvp(of_wanted, [operands[i] for i in wanted], tangents)
         return results, [slopes[i] for i in inexact]
 
-    pushed = tools.flatten(jax.make_jaxpr(push)(list(in_avals), [in_avals[i].strip_weak_type() for i in wanted]))
+    pushed = tools.trace(push, (list(in_avals), [in_avals[i].strip_weak_type() for i in wanted]))
     for value in pushed.constants.values():
         if isinstance(value, jax.core.Tracer):
             lax.optimization_barrier(value)  # raises if the trace it belongs to is over
@@ -126,11 +126,12 @@ def transposed(pushed, in_avals, out_avals, active_in, tools) -> Step:
     linear = linear_slots(pushed, tangents)
     extras = [slot for slot in back.extras if slot not in linear]
     eqns = back.leading_to([*results, *extras], effects=True)
+    read = {slot for eqn in eqns for slot in eqn.inputs} | {*results, *extras}
 
     def forward(values):
         env = dict(pushed.constants)
         env.update(zip(operands, values, strict=True))
-        env.update((slot, zeros_like(pushed.avals[slot])) for slot in tangents)
+        env.update((slot, zeros_like(pushed.avals[slot])) for slot in tangents if slot in read)
         back.run(eqns, env)
         return [env[slot] for slot in results], [env[slot] for slot in extras]
 

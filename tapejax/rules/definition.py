@@ -4,9 +4,10 @@ import jax
 from jax import lax
 from jax.extend import core as jex_core
 
-from tapejax import compat, program
+from tapejax import compat
 from tapejax.errors import RefusedPrimitive
 from tapejax.rules.registry import Step
+from tapejax.tracing import trace
 
 
 def by_definition(function, in_avals, active_in, tools) -> Step:
@@ -14,7 +15,7 @@ def by_definition(function, in_avals, active_in, tools) -> Step:
 
     The forward stays the primitive's own; the backward runs the function again, so only operands are kept.
     """
-    definition, _ = program.trace(function, in_avals)
+    definition, _ = trace(function, in_avals)
     reversed_ = tools.reverse(definition, active_in)
 
     def backward(saved, cts):

@@ -15,8 +15,9 @@ from typing import Any
 from jax import lax
 
 from tapejax import compat
-from tapejax.program import Eqn, Program, run_eqns, trace
+from tapejax.program import Eqn, Program, run_eqns
 from tapejax.rules.registry import zeros_like
+from tapejax.tracing import trace
 
 
 @dataclass(slots=True)
