@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from tapejax.errors import ArgumentError, TensorConversionError
 from tapejax.lift import NUMBERS, PLAIN_OPTIONS, Lifted, as_tensor, is_data, lift, run
+from tapejax.straight import straight
 from tapejax.tape import current_scope
 from tapejax.tensor import Tensor, Tracer
 from tapejax.where import user_line
@@ -32,8 +32,6 @@ COMPARISONS = {
     "eq": jnp.equal, "ne": jnp.not_equal, "lt": jnp.less, "le": jnp.less_equal,
     "gt": jnp.greater, "ge": jnp.greater_equal,
 }  # fmt: skip
-# What jax.numpy does with two floats of one kind, said in lax: the same program, traced in a fraction of the time.
-STRAIGHT = {jnp.add: lax.add, jnp.subtract: lax.sub, jnp.multiply: lax.mul, jnp.true_divide: lax.div}
 UNARY = {"neg": jnp.negative, "pos": jnp.positive, "abs": jnp.abs, "invert": jnp.bitwise_not}
 
 # ndarray methods: jax's function of the same name, and which of its arguments are options.
@@ -118,36 +116,15 @@ _integer_power = lift(lambda x, *, exponent: x**exponent, name="power", static_a
 OPS: dict[str, Lifted] = {}
 
 
-def _straight(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of jax.numpy, by way of STRAIGHT where the operands are so plain that nothing is to be decided."""
-
-    def elementwise(x, y, /):
-        kind = getattr(x, "aval", None)
-        if kind is not None and kind == getattr(y, "aval", None) and jnp.issubdtype(kind.dtype, jnp.inexact):
-            return STRAIGHT[function](x, y)
-        return function(x, y)
-
-    def matmul(x, y, /):
-        if np.ndim(x) == np.ndim(y) == 2 and x.dtype == y.dtype and x.shape[1] == y.shape[0]:
-            return lax.dot_general(x, y, (((1,), (0,)), ((), ())), preferred_element_type=x.dtype)
-        return function(x, y)
-
-    chosen = elementwise if function in STRAIGHT else matmul if function is jnp.matmul else function
-    if chosen is not function:
-        chosen.__name__ = chosen.__qualname__ = function.__name__
-        chosen.__doc__, chosen.__module__ = function.__doc__, function.__module__
-    return chosen
-
-
 def _install_operators() -> None:
     for name, function in (BINARY | COMPARISONS).items():
-        op = OPS[name] = lift(_straight(function), name=function.__name__)
+        op = OPS[name] = lift(straight(function), name=function.__name__)
         forward, reflected = _binary(name, op)
         _install(f"__{name}__", forward)
         if name in BINARY:
             _install(f"__r{name}__", reflected)
     for name, function in UNARY.items():
-        op = OPS[name] = lift(function, name=function.__name__)
+        op = OPS[name] = lift(straight(function), name=function.__name__)
         _install(f"__{name}__", lambda self, op=op: op(self))
 
     power, reflected_power = Tensor.__pow__, Tensor.__rpow__
@@ -181,7 +158,7 @@ def _install_operators() -> None:
 
 def _install_methods() -> None:
     for name, options in METHODS.items():
-        op = lift(getattr(jnp, name), name=name, static_argnames=options)
+        op = lift(straight(getattr(jnp, name)), name=name, static_argnames=options)
         OPS.setdefault(name, op)
 
         def method(self, *args, op=op, **kwargs):

@@ -12,6 +12,7 @@ from typing import Any, NewType
 
 import jax.numpy as jnp
 
+from tapejax.straight import straight
 from tapejax.surface.byhand import BY_HAND
 from tapejax.surface.op import KeyedOp, Op, UfuncOp, parameters_of
 from tapejax.surface.plain import Maker, Plain, Sized, class_of
@@ -65,10 +66,10 @@ def made(module: str, name: str) -> Any:
         return Sized(original, name, module, SIZED[module][name], **roles)
     kind = Op
     if isinstance(original, jnp.ufunc):
-        kind = UfuncOp
-    elif module == "tapejax.random" and [parameter.name for parameter in parameters_of(original)][:1] == ["key"]:
+        return UfuncOp(original, name, module, **roles)
+    if module == "tapejax.random" and [parameter.name for parameter in parameters_of(original)][:1] == ["key"]:
         kind = KeyedOp
-    return kind(original, name, module, **roles)
+    return kind(straight(original), name, module, **roles)
 
 
 def named(function: Any, original: Any, name: str, module: str) -> Any:
