@@ -4,6 +4,7 @@ import itertools
 import math
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core.primitives import select_and_gather_add_p, select_and_scatter_add_p, select_and_scatter_p
 
@@ -80,18 +81,25 @@ MOST_SLICES = 16
 def tiles_of_selected(ct, x, better, size):
     """As `scatter_to_selected`, for windows side by side: element by element, on a CPU five times as fast as XLA's."""
     best = place = None  # in each window
+    count = math.prod(size)
     for number, start in enumerate(itertools.product(*map(range, size))):
         stop = [first + (m - 1) * n + 1 for first, m, n in zip(start, ct.shape, size, strict=True)]
         part = lax.slice(x, start, stop, size)
-        keep = None if best is None else better.bind(best, part)
         here = lax.full(ct.shape, number, jnp.int32)
-        best, place = (part, here) if keep is None else (lax.select(keep, best, part), lax.select(keep, place, here))
+        if best is None:
+            best, place = part, here
+            continue
+        keep = better.bind(best, part)
+        place = lax.select(keep, place, here)
+        if number < count - 1:
+            best = lax.select(keep, best, part)
     shape, kept, new = [], [], []  # a window's places are axes of their own
     for m, n in zip(ct.shape, size, strict=True):
         kept.append(len(shape))
         new += [len(shape) + 1] * (n > 1)
         shape += [m, n] if n > 1 else [m]
-    places = lax.broadcast_in_dim(lax.iota(jnp.int32, math.prod(size)).reshape([n for n in size if n > 1]), shape, new)
+    numbers = np.arange(count, dtype=np.int32).reshape([n for n in size if n > 1])
+    places = lax.broadcast_in_dim(numbers, shape, new)
     wide = lambda x: lax.broadcast_in_dim(x, shape, kept)
     tiles = lax.select(lax.eq(wide(place), places), wide(ct), lax.full_like(ct, 0, shape=shape))
     covered = [m * n for m, n in zip(ct.shape, size, strict=True)]
