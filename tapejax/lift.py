@@ -366,8 +366,9 @@ def packed(plan: Plan, results: Sequence[Any], numbers: Sequence[int], action: O
 
 def new_block(tape: Any) -> Block:
     """Start a block on a tape; the one before it runs."""
-    if tape.block is not None:
-        tape.block.flush()
+    before = tape.block  # another thread that runs it takes it off the tape
+    if before is not None:
+        before.flush()
     block = tape.block = Block(tape)
     return block
 
