@@ -104,25 +104,30 @@ class Block(Pending):
         self.x64, self.device, self.precision = _x64.value, _device.value, _precision.value
 
     def bring(self, tensor: Tensor) -> int | None:
-        """The slot of a tensor that is not a pending result of this block; None if it is being traced."""
+        """The slot of a tensor that is not a pending result of this block.
+
+        None if it is being traced, or if the block was sealed: nothing can be noted then.
+        """
+        externals, outside, owners = self.externals, self.outside, self.owners
+        if self.sealed:  # before that, they are what it works with
+            return None
         value, needs = tensor._value, tensor._kind.requires_grad
         if tensor._slot is not None:
             if type(value) is Tensor and value._value is self and not needs:
                 return value._slot
             value = tensor.value
         handle = id(tensor._id if needs else value)
-        slot = self.outside.get(handle)
-        if slot is not None and self.externals[~slot] is value:
+        slot = outside.get(handle)
+        if slot is not None and externals[~slot] is value:
             return slot
         if type(value) not in _CONCRETE:
             if isinstance(value, Tracer):
                 return None
             _CONCRETE.add(type(value))
-        externals = self.externals
         externals.append(value)
-        slot = self.outside[handle] = -len(externals)
+        slot = outside[handle] = -len(externals)
         if needs:
-            self.owners[slot] = owner = tensor._id
+            owners[slot] = owner = tensor._id
             if owner._producer is not None:
                 self.led.append(slot)
         return slot
@@ -141,6 +146,7 @@ class Block(Pending):
             if len(layout.steps) > n_calls:  # the owner is just noting a call, and will see that it was missed
                 layout = layout_of(layout.beginning(n_calls))
             self.results, self.externals = self.results[: layout.n_results], self.externals[: layout.n_externals]
+            self.owners = dict(self.owners)  # the owner of the tape may be adding to these still
             self.layout = layout
         return self.layout
 

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import gc
+import queue
 import re
 import sys
 import threading
@@ -710,3 +711,47 @@ def test_actions_of_an_ambient_block_that_ran_can_be_looked_at_and_run_back():
         judge = jax.grad(lambda x: (jnp.tanh(x) * x).sum())(x.value)
         np.testing.assert_allclose(tj.backward(loss, retain_tape=True)[x], judge, rtol=1e-6)
         np.testing.assert_allclose(tj.backward(loss, wrt=[x])[x], judge, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_threads_look_at_values_while_the_owner_notes_more():
+    x = leaf(np.linspace(-1, 1, 8).astype("f"))
+    failures, seen = [], queue.Queue()
+
+    def owner():
+        rng = np.random.default_rng(0)
+        try:
+            for _ in range(300):
+                h, value, slope = x, x.numpy(), 1.0
+                for _ in range(rng.integers(2, 12)):
+                    h = tanh(h * 1.1) + x
+                    value, slope = np.tanh(1.1 * value) + x.numpy(), (1 - np.tanh(1.1 * value) ** 2) * 1.1 * slope + 1
+                    if rng.random() < 0.5:
+                        seen.put((h, value))
+                grads = tj.backward((h * h).sum(), wrt=[x])
+                np.testing.assert_allclose(grads[x], 2 * value * slope, rtol=1e-3, atol=1e-4)
+        except Exception as failure:
+            failures.append(failure)
+        for _ in lookers:
+            seen.put(None)
+
+    def looker():
+        try:
+            while (item := seen.get()) is not None:
+                np.testing.assert_allclose(item[0].value, item[1], rtol=1e-4)
+                assert item[0].id.producer is not None
+        except Exception as failure:
+            failures.append(failure)
+
+    lookers = [threading.Thread(target=looker) for _ in range(2)]
+    threads = [threading.Thread(target=owner), *lookers]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failures, failures[0]
