@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jax.extend.core import primitives as p
 
+from tapejax import compat
 from tapejax.errors import UnknownLengthError
 from tapejax.rules.registry import Step, structural
 from tapejax.rules.scanning import BackScan, Scan
@@ -47,7 +48,11 @@ def scan(eqn, in_avals, out_avals, active_in, tools):
     ys = loop.split_out(loop.body.outputs)[1]
     back = tools.reverse(loop.body, wrt, wanted=wanted, references={*loop.body.inputs, *ys})
     both = BackScan(loop, back)
-    return Step(both.saves_in, both.saves_out, both.backward, both.forward, both.extra_avals, back.foreign)
+    # A loop that gives nothing more than its results stays as it is, unless opening it makes it shorter to compile.
+    inner, _ = compat.jaxpr_parts(eqn.params["jaxpr"])
+    plain = not (both.extra_avals or both.before or back.augmented) and len(inner.eqns) == len(loop.body.eqns)
+    forward = None if plain else both.forward
+    return Step(both.saves_in, both.saves_out, both.backward, forward, both.extra_avals, back.foreign)
 
 
 def while_body(eqn, tools) -> tuple[Scan, int]:
