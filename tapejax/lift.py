@@ -237,6 +237,8 @@ def name_after(wrapper: Callable[..., Any], function: Callable[..., Any]) -> Non
 
 def _shown(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> str:
     """Options without which a line of the tape says too little: the exponent of a power, the axis of a sum."""
+    if not any([isinstance(value, (int, tuple)) for value in (*args, *kwargs.values())]):
+        return ""
     try:
         given = inspect.signature(function).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):

@@ -85,7 +85,7 @@ def tiles_of_selected(ct, x, better, size):
     for number, start in enumerate(itertools.product(*map(range, size))):
         stop = [first + (m - 1) * n + 1 for first, m, n in zip(start, ct.shape, size, strict=True)]
         part = lax.slice(x, start, stop, size)
-        here = lax.full(ct.shape, number, jnp.int32)
+        here = lax.broadcast(np.int32(number), ct.shape)
         if best is None:
             best, place = part, here
             continue
