@@ -96,7 +96,9 @@ def trace(f: Callable[..., Any], args: Sequence[Any], *, ignore_custom_rules: bo
     try:
         return _written(f, args, Growing(CALLS | CUSTOM if ignore_custom_rules else CALLS))
     except Exception:
-        return program.trace(f, args, ignore_custom_rules=ignore_custom_rules)
+        pass
+    # Not within the handler: what jax raises here is not to be shown as raised while handling another error.
+    return program.trace(f, args, ignore_custom_rules=ignore_custom_rules)
 
 
 def _written(f: Callable[..., Any], args: Sequence[Any], growing: Growing) -> tuple[Program, Any]:

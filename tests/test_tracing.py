@@ -133,3 +133,12 @@ def test_a_custom_rule_over_a_closure_is_still_right():
         return scaled(jnp.sin(x))
 
     np.testing.assert_allclose(tj.lift(f)(tj.tensor(X)).value, X * jnp.sin(X), rtol=1e-6)
+
+
+def test_an_error_is_that_of_one_trace():
+    def f(x):
+        return x + jnp.ones(3)
+
+    with pytest.raises(TypeError, match="incompatible shapes") as caught:
+        tracing.trace(f, [jnp.ones(2)])
+    assert caught.value.__context__ is None
