@@ -83,7 +83,7 @@ class Block(Pending):
     def __init__(self, tape: Any) -> None:
         self.epoch = tape.epoch
         self.weak = tape.weak  # whether the tape keeps only what a live tensor can reach
-        self.home = tape.reference
+        self.home = ref(tape)
         self.logged = False  # whether it is on the tape: it is as soon as a call is recorded
         self.key: list[Any] = []
         self.wheres: list[Any] = []  # by call: the user's line; None if it is not recorded
@@ -95,7 +95,7 @@ class Block(Pending):
         self.others: list[int] = []  # by operand that needs no gradient, of a recorded call: the number of its identity
         self.sealed = self.ran = False
         self.layout: Layout | None = None  # of the calls that are part of it, once it is sealed
-        self.order: tuple[int, ...] | None = None  # the calls that its backward runs, the last first, once it has run
+        self.order: tuple[int, ...] = ()  # the calls that its backward runs, the last first, once it is sealed
         self.numbers: list[int] = []  # by result: the number of its identity, once it is written or has run
         self.named: list[Any] = []  # of a weak one: references to the identities that ask it for their actions
         self.actions: list[Any] | None = None  # once they are written
@@ -147,7 +147,7 @@ class Block(Pending):
                 layout = layout_of(layout.beginning(n_calls))
             self.results, self.externals = self.results[: layout.n_results], self.externals[: layout.n_externals]
             self.owners = dict(self.owners)  # the owner of the tape may be adding to these still
-            self.layout = layout
+            self.layout, self.order = layout, layout.order
         return self.layout
 
     # -- actions -------------------------------------------------------------------------------------
@@ -168,11 +168,7 @@ class Block(Pending):
         if not self.numbers:
             self.number()
         held = self.held()
-        wanted = layout.recorded
-        if self.order is not None:
-            wanted = self.order
-        elif self.weak and not self.ran:
-            wanted = layout.reach(tuple(held)).order
+        wanted = layout.reach(tuple(held)).order if self.weak and not self.ran else self.order
         identities: dict[int, TensorId] = {}
         actions: list[OpAction] = []
         others = 0
@@ -223,7 +219,7 @@ class Block(Pending):
             self.actions = [action for action in self.actions if action() is not None]
         if not self.ran or self.env is not None:
             return False
-        return not self.actions and (self.weak or not self.layout.recorded)  # type: ignore[union-attr]
+        return not self.actions and (self.weak or not self.order)
 
     # -- running ---------------------------------------------------------------------------------------
 
@@ -251,7 +247,6 @@ class Block(Pending):
         self.env = {slot: env[slot] for slot in results}
         for slot in outer:
             self.env[slot] = externals[~slot]
-        self.order = layout.backwards_order
         if self.weak:
             self.order = reach.order
             if len(reach.owners) < len(self.owners):
@@ -379,11 +374,10 @@ class Layout:
         self.n_externals = -min((slot for step in self.steps for slot in step.slots if slot < 0), default=0)
         self.kept = frozenset(slot for step in self.steps for slot in step.kept)
         self.outer = frozenset(range(-self.n_externals, 0))
-        self.recorded = [index for index, step in enumerate(self.steps) if step.plan.records]
+        self.order = tuple(index for index, step in reversed([*enumerate(self.steps)]) if step.plan.records)
         self.kinds = [
             kind for s in self.steps for kind in (*s.plan.out_kinds, *[None] * (s.plan.n_results - s.plan.n_out))
         ]  # by result; extras have none
-        self.backwards_order = tuple(reversed(self.recorded))
         self.reaches: dict[tuple[int, ...], Reach] = {}
         self.courses: dict[Any, Any] = {}  # of `hot.step`
         patience = 1 if len(self.steps) > 1 else PATIENCE_WITH_ONE
@@ -444,7 +438,7 @@ class Reach:
 
     def __init__(self, layout: Layout, held: Sequence[int]) -> None:
         wanted, order = set(held), []
-        for index in layout.backwards_order:
+        for index in layout.order:
             step = layout.steps[index]
             if any(step.first + i in wanted and kind.requires_grad for i, kind in enumerate(step.plan.out_kinds)):
                 order.append(index)

@@ -6,6 +6,7 @@ it necessary, so that it can be deleted when that release is dropped. Public JAX
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -111,13 +112,15 @@ STAGED: set[type] = set()  # the types of the values with which functions are tr
 
 def is_staged(values: Iterable[Any]) -> bool:
     """Whether a program is being traced with one of these values (rather than, say, mapped over a batch)."""
-    if not _seen:
-        jax.make_jaxpr(lambda x: _seen.append(type(x)))(0)  # jax does not export this type
-        STAGED.update(_seen)
-    return any([type(value) in STAGED for value in values])
+    staged = _staged()
+    return any([type(value) in staged for value in values])
 
 
-_seen: list[type] = []
+@functools.cache
+def _staged() -> set[type]:
+    """STAGED, with the type that jit traces with: jax does not export it."""
+    jax.make_jaxpr(lambda x: STAGED.add(type(x)))(0)
+    return STAGED
 
 
 def one_minus_square(x: Any) -> Any:

@@ -72,8 +72,7 @@ def run_pending(block: Block, sums: dict[int, Any], wanted: set[int] | None, *, 
         layout = block.seal()
         if not block.ran:
             block.number()
-        order = layout.backwards_order if block.order is None else block.order
-        found = find(block, order, sums, wanted, only_ops=only_ops)
+        found = find(block, block.order, sums, wanted, only_ops=only_ops)
         if found is None:
             return False
         structure, there = found
@@ -138,7 +137,7 @@ def _course(layout: Layout, root: Tensor, slots: Sequence[int | None], setting: 
     if root._slot in there:
         return None
     targets = (*sorted([s for s in there if s < 0], reverse=True), *sorted([s for s in there if s >= 0]))
-    structure = layout.backwards.entries.get((layout.backwards_order, (root._slot,), (True,), targets, (), setting))
+    structure = layout.backwards.entries.get((layout.order, (root._slot,), (True,), targets, (), setting))
     seed = ONES.get(root._kind)
     if type(structure) is not Structure or seed is None:
         return None
@@ -180,8 +179,8 @@ class Structure:
 
     layout: the block's calls; indices: which of them have an action on the tape, the last first;
     present: identity slots that have a gradient already; ones: whether it is ones, as a root's is, and so part of
-    the program; targets: those that are wanted (None: all); leading: those from outside that lead on to earlier actions, as do results of calls that are
-    not among the indices (None: any may).
+    the program; targets: those that are wanted (None: all); leading: those from outside that lead on to earlier
+    actions, as do results of calls that are not among the indices (None: any may).
     """
 
     def __init__(self, layout: Layout, indices, present, ones, targets, leading):

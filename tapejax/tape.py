@@ -201,7 +201,7 @@ class Tape:
     weak = False  # whether it keeps only the actions that a live tensor can reach
     manner: Any = None  # how ops run while it records, if not as usual: see Scope
 
-    __slots__ = ("__weakref__", "_forks", "_log", "_origin", "_outer", "_owner", "block", "detail", "epoch", "guarded", "label", "reference")  # fmt: skip
+    __slots__ = ("__weakref__", "_forks", "_log", "_origin", "_outer", "_owner", "block", "detail", "epoch", "guarded", "label")  # fmt: skip
 
     def __init__(self, *, detail: str = "ops", label: str | None = None):
         if detail not in ("ops", "primitives"):
@@ -213,7 +213,6 @@ class Tape:
         self._outer: list[Scope | None] = []
         self._forks = 0
         self._origin: tuple[Epoch, int] | None = None
-        self.reference = ref(self)
         self._start([])
 
     def _start(self, log: list[Any]) -> None:
@@ -260,7 +259,7 @@ class Tape:
 
     def is_just(self, block: Any) -> bool:
         """Whether these calls are all it holds."""
-        return len(self._log) == 1 and self._log[0] is block
+        return len(self._log) == 1 and _referred(self._log[0]) is block
 
     def entries(self) -> list[Any]:
         """The log: actions, and stretches of it that are pending."""
@@ -446,20 +445,21 @@ class AmbientTape(Tape):
         if len(self._log) > self._limit:
             self._sweep()
 
-    def is_just(self, block: Any) -> bool:
-        return len(self._log) == 1 and type(entry := self._log[0]) is ref and entry() is block
-
     def _sweep(self) -> None:
         self._log[:] = [entry for entry in self._log if not _is_over(entry)]
         self._limit = 2 * len(self._log) + 64
 
     def entries(self) -> list[Any]:
-        found = [entry() if type(entry) is ref else entry for entry in self._log]
-        return [entry for entry in found if entry is not None]
+        return [entry for entry in map(_referred, self._log) if entry is not None]
+
+
+def _referred(entry: Any) -> Any:
+    """An entry of a log, or what a weak reference there leads to."""
+    return entry() if type(entry) is ref else entry
 
 
 def _is_over(entry: Any) -> bool:
-    found = entry() if type(entry) is ref else entry
+    found = _referred(entry)
     return found is None or (isinstance(found, Pending) and found.is_over())
 
 
