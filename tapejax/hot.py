@@ -69,7 +69,7 @@ def run_pending(block: Block, sums: dict[int, Any], wanted: set[int] | None, *, 
     if block.actions is not None or not fusion.enabled or _is_traced(sums):
         return False
     with block.lock:
-        layout = block.seal()
+        block.seal()
         if not block.ran:
             block.number()
         found = find(block, block.order, sums, wanted, only_ops=only_ops)
