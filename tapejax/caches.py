@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tapejax import block
+from tapejax import layout
 from tapejax.lift import _lifted
 from tapejax.plan import Plan
 from tapejax.surface import functions
@@ -42,4 +42,4 @@ def clear_plans() -> None:
         with op._lock:
             op.plans.clear()
     functions.clear()
-    block.layouts.clear()
+    layout.layouts.clear()

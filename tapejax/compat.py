@@ -7,12 +7,13 @@ it necessary, so that it can be deleted when that release is dropped. Public JAX
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import io_callback
 from jax.extend import core as jex_core
 from jax.extend import source_info_util
 
@@ -78,21 +79,90 @@ def is_tracing() -> bool:
     return jex_core.get_opaque_trace_state() != _NO_TRACE
 
 
-_TRACE_SETTINGS = (
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-    "jax_numpy_dtype_promotion",
-    "jax_numpy_rank_promotion",
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_default_dtype_bits",
+class Settings:
+    """jax's settings of a moment, as far as they change what a function traces or lowers to.
+
+    `with settings.hold():` brings them back; that costs nothing while they are as they were.
+    """
+
+    __slots__ = ("values",)
+
+    STATES: tuple[Any, ...] = (
+        jax.enable_x64,
+        jax.default_matmul_precision,
+        jax.numpy_dtype_promotion,
+        jax.numpy_rank_promotion,
+        jax.threefry_partitionable,
+        jax.default_prng_impl,
+    )
+
+    def __init__(self) -> None:
+        self.values = tuple([state.value for state in self.STATES])
+
+    def hold(self) -> Any:
+        if self.values == tuple([state.value for state in self.STATES]):
+            return NO_CONTEXT
+        return self._held()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for state, value in zip(self.STATES, self.values, strict=True):
+                if state.value != value:
+                    stack.enter_context(state(value))
+            yield
+
+
+class Surroundings(Settings):
+    """Settings, and the device on which arrays are made."""
+
+    __slots__ = ()
+    STATES = (*Settings.STATES, jax.default_device)
+
+
+_RANDOM = frozenset(
+    getattr(jex_core.primitives, name)
+    for name in (
+        "random_bits_p",
+        "random_fold_in_p",
+        "random_gamma_p",
+        "random_seed_p",
+        "random_split_p",
+        "threefry2x32_p",
+    )
 )
 
 
-def trace_context() -> tuple[Any, ...]:
-    """The settings that change what tracing a function gives; part of a plan's key."""
-    config = jax.config
-    return tuple([getattr(config, name, None) for name in _TRACE_SETTINGS])
+def draws_numbers(eqns: Iterable[Any]) -> bool:
+    """Whether equations draw random numbers, which depend on settings when they are lowered."""
+    return any(eqn.primitive in _RANDOM for eqn in _all_equations(eqns))
+
+
+def calls_host(eqns: Iterable[Any]) -> bool:
+    """Whether equations call back into Python when they run."""
+    return any(eqn.primitive in _host_calls() for eqn in _all_equations(eqns))
+
+
+def _all_equations(eqns: Iterable[Any]) -> Iterator[Any]:
+    """Equations, and those of the programs inside them."""
+    for eqn in eqns:
+        yield eqn
+        for inner in jex_core.jaxprs_in_params(eqn.params):
+            yield from _all_equations(jaxpr_parts(inner)[0].eqns)
+
+
+@functools.cache
+def _host_calls() -> frozenset[Any]:
+    """The primitives of callbacks; jax does not export them."""
+    scalar = jax.ShapeDtypeStruct((), np.float32)
+
+    def all_kinds(x):
+        jax.debug.callback(lambda x: None, x)
+        y = jax.pure_callback(lambda x: x, scalar, x)
+        return y, io_callback(lambda x: x, scalar, x)
+
+    inner, _ = jaxpr_parts(jax.make_jaxpr(all_kinds)(scalar))
+    return frozenset(eqn.primitive for eqn in inner.eqns)
 
 
 def is_float0(dtype: Any) -> bool:

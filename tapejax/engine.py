@@ -64,7 +64,7 @@ def backward(
     grads = Gradients()
     for one, said, given in starts:
         if create_graph:
-            given = said if isinstance(said, Tensor) else make(given, False)
+            given = said if isinstance(said, Tensor) else make(own(given), False)
         grads.add(one._number, given)
     wanted = None if leaves is None else {leaf._number for leaf in leaves}
     grads._told = {"roots": [one._number for one, _, _ in starts], "wrt": wanted}
@@ -72,69 +72,59 @@ def backward(
         with tape, enable_grad():
             run(list(tape.actions), grads, wanted, step=higher_order.step)
         return grads
-    actions = list(tape.actions) if retain_tape else tape.take_entries(by="backward()")
-    run(actions, grads, wanted, alone=not retain_tape)
+    entries = tape.entries() if retain_tape else tape.take_entries(by="backward()")
+    run(entries, grads, wanted, alone=not retain_tape)
+    for one, said, given in starts:
+        if said is None and grads._sums.get(one._number) is given:
+            grads._sums[one._number] = own(given)
     return grads
 
 
 def run(
-    actions: list[Any],
+    entries: list[Any],
     grads: Gradients,
     wanted: set[int] | None = None,
     *,
     alone: bool = True,
     step: Callable[[TapeAction, Gradients], None] | None = None,
 ) -> None:
-    """Run actions from the last to the first. Each is let go as soon as it is done.
+    """Run the entries of a log from the last to the first. Each is let go as soon as it is done.
 
-    actions: of a log, with stretches that are pending.
+    entries: actions, and blocks of deferred calls, which go back as one program where their structure is known.
     wanted: run only the actions that lead from these identities, and keep no other gradient.
-    alone: nobody else holds the actions.
+    alone: nobody else holds the entries.
     step: what to do with an action, if not its own `backward` (see higher_order.py).
     """
-    leads: list[bool] | None = None
-    only_ops = wanted is None or all([type(action) in _OPS for action in actions])
+    reached: set[int] | None = None
+    only_ops = wanted is None or all([type(entry) in _OPS for entry in entries])
     sums = grads._sums
     together = step is None and type(grads) is Gradients  # a cursor's own kind wants to see every insert
-    while actions:
-        # The ops noted in one block go back together when their structure is known (see hot.py).
-        if isinstance(actions[-1], Pending):
-            block = actions.pop()
-            asked = alone and together and block.actions is None
-            if asked and hot.run_pending(block, sums, wanted, only_ops=only_ops):
-                continue
-            own = block.write()
-            actions += own
-            if not asked or not own:
-                continue
-            one_by_one = len(own)  # its structure is not known yet, and was counted
-        elif not together:
-            one_by_one = len(actions)
-        else:
-            one_by_one = hot.run_block(actions, sums, wanted, alone=alone, only_ops=only_ops)
-        for _ in range(one_by_one):
-            action = actions[-1]
-            if isinstance(action, Pending):
-                break
-            if wanted is not None and leads is None:
-                actions[:] = written(actions)
-                leads = leading(wanted, actions)
-            try:
-                if leads is None or leads[len(actions) - 1]:
-                    pull(action, grads, step)
-            except ReplayError as error:  # it names the action and the reason already
-                left = written(actions)
-                error.gradients, error.actions, error.index, error.failed = grads, left, len(left) - 1, action
-                raise
-            except Exception as cause:
-                raise failure(action, written(actions), grads, cause) from cause
-            actions.pop()
-            if alone and step is None and isinstance(action, TapeAction):
-                action.release()  # the root, which somebody may hold, leads to it still
-            if wanted is not None:
-                for id in action.outputs or ():
-                    if id.number not in wanted and id not in (action.inputs or ()):
-                        sums.pop(id.number, None)
+    while entries:
+        entry = entries[-1]
+        if together and type(entry) is Block and hot.go_back(entry, sums, wanted, alone=alone, only_ops=only_ops):
+            entries.pop()
+            continue
+        if wanted is not None and reached is None:
+            reached = reach(wanted, entries)
+        if isinstance(entry, Pending):
+            entries[-1:] = entry.write()
+            continue
+        try:
+            if reached is None or leads(entry, reached):
+                pull(entry, grads, step)
+        except ReplayError as error:  # it names the action and the reason already
+            left = written(entries)
+            error.gradients, error.actions, error.index, error.failed = grads, left, len(left) - 1, entry
+            raise
+        except Exception as cause:
+            raise failure(entry, written(entries), grads, cause) from cause
+        entries.pop()
+        if alone and step is None and isinstance(entry, TapeAction):
+            entry.release()  # the root, which somebody may hold, leads to it still
+        if wanted is not None:
+            for id in entry.outputs or ():
+                if id.number not in wanted and id not in (entry.inputs or ()):
+                    sums.pop(id.number, None)
     if wanted is not None:
         for number in [number for number in sums if number not in wanted]:
             del sums[number]
@@ -149,18 +139,21 @@ def pull(action: TapeAction, grads: Gradients, step: Callable[[TapeAction, Gradi
     action.backward(grads) if step is None else step(action, grads)
 
 
-def leading(wanted: set[int], actions: Sequence[TapeAction]) -> list[bool]:
-    """For each action, whether it leads from a wanted identity (or does not tell what it reads)."""
+def reach(wanted: set[int], entries: Sequence[Any]) -> set[int]:
+    """The numbers of all that was computed from the wanted identities, and these."""
     reached = set(wanted)
-    leads = []
-    for action in actions:
-        inputs, outputs = action.inputs, action.outputs
-        known = inputs is not None and outputs is not None
-        lead = not known or any(id.number in reached for id in inputs)
-        leads.append(lead)
-        if lead and known:
-            reached.update(id.number for id in outputs)
-    return leads
+    for entry in entries:
+        if isinstance(entry, Pending):
+            entry.spread(reached)
+        elif entry.inputs is not None and entry.outputs is not None and leads(entry, reached):
+            reached.update([id.number for id in entry.outputs])
+    return reached
+
+
+def leads(action: TapeAction, reached: set[int]) -> bool:
+    """Whether an action leads on from what was reached (or does not tell what it reads)."""
+    inputs = action.inputs
+    return inputs is None or action.outputs is None or any([id.number in reached for id in inputs])
 
 
 def failure(action: TapeAction, actions: list[TapeAction], grads: Gradients, cause: Exception) -> BackwardError:
@@ -266,8 +259,13 @@ def _seed(root: Tensor, seed: Any) -> Any:
     return given.astype(root.dtype)
 
 
+def own(array: Any) -> Any:
+    """A copy for the caller, who may donate it: what is used again is not handed out."""
+    return array if isinstance(array, jax.core.Tracer) else jnp.array(array)
+
+
 def ones_like(root: Tensor) -> Any:
-    """Ones of the root's shape, dtype and sharding; made once, since arrays never change."""
+    """Ones of the root's shape, dtype and sharding; made once, since arrays never change. Not to be handed out."""
     value = root._value
     if isinstance(value, jax.core.Tracer):
         return jnp.ones_like(value)

@@ -126,7 +126,7 @@ def _apply(plan: Plan, which: str, lanes: int | None, tensors: list[Tensor], whe
 def _from_inputs(plan: Plan) -> Callable[..., Any]:
     def backward(*arguments):
         values, cts = arguments[: plan.n_in], arguments[plan.n_in :]
-        outputs, extras = plan.program(values).forward(*values)
+        outputs, extras = plan.program.forward(*values)
         return plan._run_backward(*plan.keep((*values, *outputs, *extras)), *cts)
 
     return backward

@@ -14,14 +14,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tapejax import compat
 from tapejax.block import LIMIT, Block, fusion
 from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError, explain
+from tapejax.layout import result_slot
 from tapejax.plan import OpAction, Plan
 from tapejax.program import Eqn
 from tapejax.reverse import Options
@@ -32,6 +34,8 @@ from tapejax.where import user_frame, user_line
 
 is_tensor = lambda leaf: isinstance(leaf, Tensor)
 _x64, _device, _precision = jax.enable_x64, jax.default_device, jax.default_matmul_precision
+_promotion, _ranks = jax.numpy_dtype_promotion, jax.numpy_rank_promotion
+_partitionable, _prng = jax.threefry_partitionable, jax.default_prng_impl
 _tree = jax.tree_util
 new = object.__new__  # what is made for every op has no __init__ to call
 
@@ -86,7 +90,13 @@ def plain_key(args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
             key += (name, value)
         else:
             return None
-    return (*key, scope.enabled, _x64.value)
+    return (*key, scope.enabled, _x64.value, _precision.value, _promotion.value, _ranks.value)
+
+
+def tensor_key(tensors: Sequence[Tensor], scope: Any) -> tuple[Any, ...]:
+    """The key of a call with nothing but Tensors: their kinds, and what of jax's settings decides what is traced."""
+    kinds = [tensor._kind for tensor in tensors]
+    return (*kinds, scope.enabled, _x64.value, _precision.value, _promotion.value, _ranks.value)
 
 
 class Lifted:
@@ -110,12 +120,21 @@ class Lifted:
             if len(args) == 2:
                 x, y = args
                 if type(x) is Tensor and type(y) is Tensor:
-                    key = (x._kind, y._kind, scope.enabled, _x64.value)
+                    key = (
+                        x._kind,
+                        y._kind,
+                        scope.enabled,
+                        _x64.value,
+                        _precision.value,
+                        _promotion.value,
+                        _ranks.value,
+                    )
             elif len(args) == 1:
                 if type(args[0]) is Tensor:
-                    key = (args[0]._kind, scope.enabled, _x64.value)
+                    x = args[0]
+                    key = (x._kind, scope.enabled, _x64.value, _precision.value, _promotion.value, _ranks.value)
             elif all([type(arg) is Tensor for arg in args]):
-                key = (*[arg._kind for arg in args], scope.enabled, _x64.value)
+                key = tensor_key(args, scope)
             plan = self.plans.get(key)
             if plan is not None:
                 return run(plan, args, scope)
@@ -150,7 +169,7 @@ class Lifted:
     def at(self, place: Any, tensors: Sequence[Tensor]) -> Any:
         """Call on Tensors only, recorded as coming from a place inside an opened program."""
         scope = current_scope()
-        key = (*[t._kind for t in tensors], scope.enabled, _x64.value)
+        key = tensor_key(tensors, scope)
         plan = self.plans.get(key)
         if plan is None:
             plan = self._plan(tuple(tensors), {}, tensors, key, scope)
@@ -169,7 +188,7 @@ class Lifted:
     def _classify(self, args, kwargs, leaves, structure, scope):
         """The dynamic leaves as Tensors, and the key of the plan."""
         tensors: list[Tensor] = []
-        key: list[Any] = [structure, scope.enabled, _x64.value]
+        key: list[Any] = [structure, *tensor_key((), scope)]
         for leaf, static in zip(leaves, self._static_leaves(args, kwargs), strict=True):
             if isinstance(leaf, Tensor):
                 if static:
@@ -212,7 +231,7 @@ class Lifted:
         with self._lock:
             self.plans[key] = plan
             if not kwargs and len(tensors) == len(args) and all(map(is_tensor, args)):
-                self.plans[(*[t._kind for t in tensors], scope.enabled, _x64.value)] = plan
+                self.plans[tensor_key(tensors, scope)] = plan
             while len(self.plans) > MAX_PLANS_PER_FUNCTION:
                 self.plans.popitem(last=False)
         return plan
@@ -260,60 +279,67 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None, ch
         return run_specially(plan, tensors, scope, where)
     tape = scope.tape
     block = tape.block
-    if block is not None:
-        results = block.results  # before it is seen not to be sealed: later it may be another list
-        first = len(results)
     if (
         block is None
-        or block.sealed
-        or first >= LIMIT
+        or block.closed
+        or len(block.calls) >= LIMIT
         or block.x64 is not plan.x64
         or block.device is not _device.value
         or block.precision is not _precision.value
     ):
-        results = []  # whoever runs the last block may see that nobody else has its results
         block = new_block(tape)
-        results, first = block.results, 0
-    noted: list[Any] = [plan]  # see Block.key
+    key: list[Any] = [plan]
     for tensor in tensors:
         if tensor._value is block:
-            noted.append(tensor._slot)
+            key.append(tensor._slot)
         else:
             slot = block.bring(tensor)
             if slot is None:
                 return run_now(plan, tensors, scope, where)
-            noted.append(slot)
-    block.key += noted
+            key.append(slot)
+    others = None
+    if plan.records:
+        where = where or user_frame(3)
+        if not plan.all_wrt:
+            others = [tensor._number for tensor, needs in zip(tensors, plan.wrt) if not needs]
+    calls = block.calls
+    index = len(calls)
     made: Any = new(Tensor)
     made._value = block
-    made._slot = first
-    made._id = next_number()
+    made._slot = index
+    made._id = number = next_number()
     made._kind = plan.out_kinds[0]
-    results.append(made)
-    if not plan.single:
-        made = _more(plan, block, results, made)
-    if plan.records:
-        if not plan.all_wrt:
-            block.others += [tensor._number for tensor, needs in zip(tensors, plan.wrt) if not needs]
-        if not block.logged:
-            tape.log(block)
-        where = where or user_frame(3)
-    block.wheres.append(where)
-    if block.sealed and block.missed(first):
+    if plan.n_out == 1:
+        call = (tuple(key), number, ref(made), where, others)
+    else:
+        made = _more(plan, block, index, made)
+        call = (tuple(key), tuple([one._id for one in made]), tuple([ref(one) for one in made]), where, others)
+    calls.append(call)  # the one step by which a call is noted
+    if calls[index] is not call:
+        _place(block, call, made)
+    if plan.records and not block.logged:
+        tape.log(block)
+    if block.closed and block.missed(call):
         return run_now(plan, tensors, scope, where)
     return made if plan.bare else _tree.tree_unflatten(plan.structure, made if type(made) is list else [made])
 
 
-def _more(plan: Plan, block: Block, results: list[Any], made: Tensor) -> Any:
-    """The rest of a call's results; extras, which only the backward reads, have no Tensor."""
+def _more(plan: Plan, block: Block, index: int, made: Tensor) -> list[Tensor]:
+    """All results of a call, the first of which is made."""
     several = [made]
-    for kind in plan.out_kinds[1:]:
+    for position, kind in enumerate(plan.out_kinds[1:], 1):
         tensor = new(Tensor)
-        tensor._value, tensor._slot, tensor._id, tensor._kind = block, len(results), next_number(), kind
+        tensor._value, tensor._slot, tensor._id, tensor._kind = block, result_slot(index, position), next_number(), kind
         several.append(tensor)
-        results.append(tensor)
-    results += [None] * (plan.n_results - plan.n_out)
-    return made if plan.bare else several
+    return several
+
+
+def _place(block: Block, call: tuple[Any, ...], made: Any) -> None:
+    """Another op was noted in between, by a signal handler or a finalizer: the results are in another place."""
+    calls = block.seal().calls if block.closed else block.calls
+    index = next((index for index, one in enumerate(calls) if one is call), 0)  # 0: it is missed, as will be seen
+    for position, tensor in enumerate(made if type(made) is list else [made]):
+        tensor._slot = result_slot(index, position)
 
 
 def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> Any:
@@ -330,7 +356,13 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
             )
         return run_stepwise(plan, tensors)
     if scope.manner is not None or not fusion.enabled or plan.effects or not plan.n_out:
+        if plan.effects and scope.tape.block is not None:
+            scope.tape.block.flush()  # so that a callback may look at whatever was computed before
         return run_now(plan, tensors, scope, where)
+    if plan.draws:  # which numbers depends on more settings than others do
+        block, now = scope.tape.block, compat.Surroundings()
+        if block is not None and block.settings.values != now.values:
+            new_block(scope.tape)
     return run(plan, tensors, scope, where or user_frame(4), checked=True)
 
 
@@ -370,6 +402,7 @@ def new_block(tape: Any) -> Block:
     """Start a block on a tape; the one before it runs."""
     before = tape.block  # another thread that runs it takes it off the tape
     if before is not None:
+        tape.block = None
         before.flush()
     block = tape.block = Block(tape)
     return block

@@ -35,9 +35,9 @@ class Plan:
     """
 
     __slots__ = (
-        "_programs", "all_wrt", "backward", "bare", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
-        "keeps_all_inputs", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "records", "reversed",
-        "shown", "single", "special", "steps_cache", "stepwise", "structure", "wrt", "x64",
+        "all_wrt", "backward", "bare", "draws", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
+        "keeps_all_inputs", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
+        "settings", "shown", "single", "special", "steps_cache", "stepwise", "structure", "wrt", "x64",
     )  # fmt: skip
 
     def __init__(
@@ -46,9 +46,9 @@ class Plan:
         self.name, self.function, self.options = name, function, options
         self.op = camel(name)
         self.shown = ""  # what its line says of options
+        self.settings = compat.Settings()
         self.x64 = _x64.value
         self.stepwise = False
-        self._programs: dict[tuple[Any, ...], Any] = {}
         self.examples = [jax.typeof(value) for value in values]
         program, self.structure = trace(function, values, ignore_custom_rules=options.ignore_custom_rules)
         self.flat_program = program
@@ -56,7 +56,9 @@ class Plan:
         self.wrt = tuple(wrt)
         self.n_in, self.n_out = len(values), len(program.outputs)
         self.records = any(wrt)
-        self.effects = any(eqn.has_effects for eqn in program.eqns)
+        # Its effects happen when it is called; and what the host does in a callback is none of a fused program's business.
+        self.effects = any(eqn.has_effects for eqn in program.eqns) or compat.calls_host(program.eqns)
+        self.draws = compat.draws_numbers(program.eqns)
         self.foreign: tuple[str, ...] = ()
         self.reversed: Reversed | None = None
         self.keep = _nothing
@@ -66,14 +68,16 @@ class Plan:
             n_extra = self._differentiate(program)
         if not self.records:
             self.out_kinds = tuple(Kind.of(aval, False) for aval in program.out_avals)
-        if self.reversed is None:
-            self._programs[compat.trace_context()] = program
+        # What was called is what is differentiated: the function is never traced again for this plan.
+        self.program: Any = program if self.reversed is None else self.reversed
         self.all_wrt = all(self.wrt)
         self.pick_wrt = _picker([i for i, wanted in enumerate(self.wrt) if wanted])
         self.n_ids = sum(self.wrt) if self.records else 0
         self.n_results = self.n_out + n_extra
         self.single = self.n_results == 1
-        self.special = self.effects or not self.n_out or (self.records and self.stepwise)  # cannot just be noted
+        self.special = (
+            self.effects or self.draws or not self.n_out or (self.records and self.stepwise)
+        )  # is not just noted
         self.bare = self.n_out == 1 and self.structure == _LEAF  # returns an array, not a tuple or dict of them
         self.forward = Jitted(self._run_forward, name, program)
 
@@ -88,7 +92,6 @@ class Plan:
         if not any(reversed_.depends):
             self.records = False
             return 0
-        self._programs[compat.trace_context()] = reversed_
         self.reversed = reversed_
         self.foreign = reversed_.foreign
         self.out_kinds = tuple(Kind.of(aval, d) for aval, d in zip(program.out_avals, reversed_.depends, strict=True))
@@ -104,32 +107,17 @@ class Plan:
         self.backward = Jitted(self._run_backward, f"{self.name}_backward", program)
         return n_extra
 
-    def program(self, values: Sequence[Any]) -> Any:
-        """The program under jax's present settings (precision and the like): Reversed if the plan has a derivative.
-
-        The function itself is not called again under the settings it was traced with: a call may run
-        late, when what the function closes over has changed.
-        """
-        context = compat.trace_context()
-        found = self._programs.get(context)
-        if found is None:
-            found, _ = trace(self.function, values, ignore_custom_rules=self.options.ignore_custom_rules)
-            if self.reversed is not None:
-                found = reverse(found, self.wrt, self.options)
-            self._programs[context] = found
-        return found
-
     def _run_forward(self, *values):
         if self.reversed is None:
-            results = self.program(values).run(*values)
+            results = self.program.run(*values)
         else:
-            outputs, extras = self.program(values).forward(*values)
+            outputs, extras = self.program.forward(*values)
             results = [*outputs, *extras]
         return results[0] if self.single else tuple(results)
 
     def _run_backward(self, *arguments):
         kept, cts = arguments[: self.n_read], arguments[-self.n_out :]
-        found = self.program(self.examples).backward(kept, cts)
+        found = self.program.backward(kept, cts)
         return tuple(
             [
                 jnp.zeros(aval.shape, aval.dtype) if ct is None else ct
@@ -186,6 +174,15 @@ class Jitted:
         return self._jitted(*values)
 
 
+class Failed:
+    """Stands for what a call would have kept, had it not failed when it ran."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception):
+        self.error = error
+
+
 class OpAction(TapeAction):
     """What a lifted op leaves on the tape.
 
@@ -211,6 +208,8 @@ class OpAction(TapeAction):
         """What its backward reads; runs its block if need be. None once a fused backward has used it up."""
         if self._kept is None and self.block is not None:
             self.block.flush()
+        if type(self._kept) is Failed:
+            raise self._kept.error
         return self._kept
 
     @property
@@ -253,10 +252,7 @@ class OpAction(TapeAction):
         self._kept = self.block = None
 
     def backward(self, grads) -> None:
-        if _x64.value is self.plan.x64:
-            self._pull(grads)
-            return
-        with _x64(self.plan.x64):  # as it was in the forward
+        with self.plan.settings.hold():  # as they were in the forward
             self._pull(grads)
 
     def _pull(self, grads) -> None:

@@ -132,6 +132,14 @@ class Pending:
         """The numbers of the tensors from outside that its actions read, as far as these need a gradient."""
         raise NotImplementedError
 
+    def spread(self, reached: set[int]) -> None:
+        """Add the numbers of what its actions make of tensors whose numbers are there."""
+        raise NotImplementedError
+
+    def error_of(self, slot: int) -> Exception:
+        """Why a result has no value after `flush`."""
+        raise NotImplementedError
+
     def action_of(self, number: int) -> Any:
         """The action that made what has this number."""
         raise NotImplementedError
@@ -213,12 +221,15 @@ class Tape:
         self._outer: list[Scope | None] = []
         self._forks = 0
         self._origin: tuple[Epoch, int] | None = None
-        self._start([])
-
-    def _start(self, log: list[Any]) -> None:
-        self._log = log
+        self._log: list[Any] = []
         self.block: Any = None  # takes the calls that are noted here, until something else comes
         self.epoch = Epoch(self.label)
+
+    def _start(self) -> Epoch:
+        """Begin anew, with nothing; what was before. One step: an interrupt comes before it or after it."""
+        fresh, before = Epoch(self.label), self.epoch
+        self.epoch, self._log, self.block = fresh, [], None
+        return before
 
     # -- the log ------------------------------------------------------------------------------
 
@@ -239,8 +250,8 @@ class Tape:
 
     def log(self, block: Any) -> None:
         """Put calls that are being noted at the end of the log."""
+        self._log.append(block)  # an interrupt after this may put it there twice: `entries` sees to that
         block.logged = True
-        self._log.append(block)
 
     def take_all(self, by: str = "take_all()") -> list[TapeAction]:
         """Return the actions in order and leave the tape empty."""
@@ -254,8 +265,8 @@ class Tape:
 
     def restart(self, by: str) -> None:
         """Its content is consumed: begin anew."""
-        self.epoch._by = by, user_frame(3)
-        self._start([])
+        where = user_frame(3)
+        self._start()._by = by, where
 
     def is_just(self, block: Any) -> bool:
         """Whether these calls are all it holds."""
@@ -263,7 +274,12 @@ class Tape:
 
     def entries(self) -> list[Any]:
         """The log: actions, and stretches of it that are pending."""
-        return list(self._log)
+        found: list[Any] = []
+        for entry in map(_referred, self._log):
+            again = found and entry is found[-1] and isinstance(entry, Pending)
+            if entry is not None and not again:
+                found.append(entry)
+        return found
 
     def _live(self) -> list[TapeAction]:
         return written(self.entries())
@@ -358,8 +374,7 @@ class Tape:
         for action in actions:
             self.append(action)
         for child in children:
-            child.epoch.merged_into = self.epoch
-            child._start([])
+            child._start().merged_into = self.epoch
             child._origin = (self.epoch, child._origin[1])
 
     # -- what people call --------------------------------------------------------------------
@@ -428,15 +443,15 @@ class AmbientTape(Tape):
     __slots__ = ("_limit",)
     weak = True
 
-    def _start(self, log: list[Any]) -> None:
+    def __init__(self, *, label: str) -> None:
+        super().__init__(label=label)
         self._limit = 64
-        super()._start(log)
 
     def log(self, block: Any) -> None:
         # The last one may be over by now; if these calls read a result of it, the one before it is.
         self._log[-2:] = [entry for entry in self._log[-2:] if not _is_over(entry)]
-        block.logged = True
         self._log.append(ref(block))
+        block.logged = True
         if len(self._log) > self._limit:
             self._sweep()
 
@@ -448,9 +463,6 @@ class AmbientTape(Tape):
     def _sweep(self) -> None:
         self._log[:] = [entry for entry in self._log if not _is_over(entry)]
         self._limit = 2 * len(self._log) + 64
-
-    def entries(self) -> list[Any]:
-        return [entry for entry in map(_referred, self._log) if entry is not None]
 
 
 def _referred(entry: Any) -> Any:

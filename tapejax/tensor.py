@@ -96,6 +96,8 @@ class Tensor(metaclass=_Hint):
             value = self._value
             if isinstance(value, Pending):
                 value.flush()
+                if self._value is value:  # it has none: what should have computed it failed
+                    raise value.error_of(self._slot)
             elif isinstance(value, Tensor):
                 self._value, self._slot = value.value, None
         return self._value
@@ -104,11 +106,12 @@ class Tensor(metaclass=_Hint):
     def id(self) -> TensorId:
         id = self._id
         if type(id) is int:
-            if self._kind.requires_grad and isinstance(self._value, Pending):
-                self._value.write()
-            else:
+            value = self._value
+            if self._kind.requires_grad and isinstance(value, Pending):
+                value.write()
+            id = self._id  # another thread may have run it meanwhile
+            if type(id) is int:
                 return TensorId(id)  # equal to any other with this number
-            id = self._id
         return id  # type: ignore[return-value]
 
     @property

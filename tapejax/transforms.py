@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tapejax.engine import own
 from tapejax.errors import ArgumentError, DtypeError
 from tapejax.lift import is_tensor
 from tapejax.recording import Recording, gradient_for, kind_of, no_gradient, outward, record, start_of
@@ -119,7 +120,8 @@ def value_and_grad(
         check_scalar(out)
         check_output("grad", out, holomorphic)
         if is_tensor(out) and out.requires_grad:
-            cts = recording.pull([out], [start_of(out)], once=True)
+            start = start_of(out)
+            cts = [own(ct) if ct is start else ct for ct in recording.pull([out], [start], once=True)]
         else:
             cts = [jnp.zeros_like(leaf.value) for leaf in recording.leaves]
         gradient = chosen.rebuild(cts)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tapejax as tj
-from tapejax import block
 from tapejax.errors import ArgumentError, BackwardError, ConsumedTapeError, RequiresGradError, SeedError
+from tapejax.layout import layouts
 
 
 def mlp():
@@ -112,7 +112,7 @@ def same(found, expected):
 def test_equal_to_backward_to_the_last_bit(program):
     tape, loss = program()
     found = tape.cursor(loss).finish()
-    block.layouts.clear()  # a structure that comes for the first time goes back action by action
+    layouts.clear()  # a structure that comes for the first time goes back action by action
     same(found, tape.backward(loss, retain_tape=True))
     assert len(tape)  # it is all still there
 

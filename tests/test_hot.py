@@ -17,13 +17,15 @@ import pytest
 
 import tapejax as tj
 from tapejax import block
+from tapejax import layout as structures
+from tapejax.layout import layouts
 
 tanh = tj.lift(jnp.tanh)
 
 
 @pytest.fixture(autouse=True)
 def fresh():
-    block.layouts.clear()
+    layouts.clear()
 
 
 def leaf(value):
@@ -80,7 +82,7 @@ def test_second_time_is_one_program():
     x, ws = leaf(np.ones((2, 3), "f")), params()
     for _ in range(3):
         tj.backward(forward(x, ws), wrt=ws)
-    compiled = [s for l in block.layouts.values() for s in l.backwards.entries.values() if type(s) is not int]
+    compiled = [s for l in layouts.values() for s in l.backwards.entries.values() if type(s) is not int]
     assert len(compiled) == 1
     assert len(compiled[0]._both) == 1
 
@@ -106,9 +108,9 @@ def test_nothing_runs_before_it_is_looked_at_and_dead_results_never():
     dead = y * 5.0
     pending = tj.current_tape().block
     assert y._value is dead._value is pending
-    assert len(pending.results) == 2
+    assert len(pending.calls) == 2
     del dead
-    assert pending.held() == [0]
+    assert list(pending.seal().held()) == [0]
     assert float(y) == 6.0
     assert pending.ran
     assert [action.numbers for action in pending.write()] == [(y.id.number,)]
@@ -246,7 +248,7 @@ def test_cache_of_programs_is_bounded():
         for _ in range(n + 2):
             y = y * 2.0
         tj.backward(y)
-    assert len(block.layouts) <= block.MAX_LAYOUTS
+    assert len(layouts) <= structures.MAX_LAYOUTS
 
 
 def test_failing_action_is_named_when_the_tape_is_hot():
@@ -363,7 +365,7 @@ def test_call_that_comes_while_another_thread_runs_the_block(monkeypatch, record
     x = tj.tensor(2.0, requires_grad=recorded)
     y = x * 3.0
     sealed, lift = threading.Event(), sys.modules["tapejax.lift"]
-    run_forward, next_number = block.Layout.run_forward, lift.next_number
+    run_forward, next_number = structures.Layout.run_forward, lift.next_number
 
     def slow(*args):
         sealed.set()
@@ -377,7 +379,7 @@ def test_call_that_comes_while_another_thread_runs_the_block(monkeypatch, record
         return next_number()
 
     other = threading.Thread(target=lambda: y.value)
-    monkeypatch.setattr(block.Layout, "run_forward", slow)
+    monkeypatch.setattr(structures.Layout, "run_forward", slow)
     monkeypatch.setattr(lift, "next_number", interrupted)
     late = y * 5.0
     monkeypatch.undo()
@@ -513,14 +515,14 @@ def test_gradient_of_a_result_that_is_wanted():
 def test_one_call_alone_is_compiled_with_its_backward_after_a_while():
     x = leaf(np.arange(3, dtype="f"))
     compiled = []
-    for _ in range(block.PATIENCE_WITH_ONE + 3):
+    for _ in range(structures.PATIENCE_WITH_ONE + 3):
         y = x * x
         grads = tj.backward(y, np.ones(3, "f"), wrt=x)
         np.testing.assert_array_equal(grads[x], [0.0, 2.0, 4.0])
         np.testing.assert_array_equal(y.value, [0.0, 1.0, 4.0])
-        (layout,) = [l for l in block.layouts.values() if len(l.steps) == 1]
+        (layout,) = [l for l in layouts.values() if len(l.steps) == 1]
         compiled.append(any(type(found) is not int for found in layout.backwards.entries.values()))
-    assert compiled == [False] * block.PATIENCE_WITH_ONE + [True] * 3
+    assert compiled == [False] * structures.PATIENCE_WITH_ONE + [True] * 3
 
 
 def test_seed_that_is_not_ones_is_not_taken_for_ones():
@@ -556,7 +558,7 @@ def test_transforms_of_eager_functions_run_as_one_program_too():
         _, found = tj.value_and_grad(lambda ws: forward(x.detach(), ws))(values)
         for got, want in zip(found, dws, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    compiled = [s for l in block.layouts.values() for s in l.backwards.entries.values() if type(s) is not int]
+    compiled = [s for l in layouts.values() for s in l.backwards.entries.values() if type(s) is not int]
     assert sum(len(structure._both) for structure in compiled) == 1
 
 
@@ -577,13 +579,13 @@ def test_a_function_that_only_looks_at_recorded_tensors_has_plain_gradients():
 def test_nothing_is_compiled_for_a_structure_that_comes_once(looked_at):
     x, ws = leaf(np.ones((2, 3), "f")), params()
     forward(x, ws).value  # plans are made now: that ends a block
-    block.layouts.clear()
+    layouts.clear()
     with tj.Tape() as tape:
         loss = forward(x, ws)
     if looked_at:
         float(loss)
     tape.backward(loss, wrt=ws)
-    (layout,) = block.layouts.values()
+    (layout,) = layouts.values()
     assert [type(found) for found in layout.backwards.entries.values()] == [int]
 
 
@@ -635,7 +637,7 @@ def test_a_step_may_ask_for_one_tensor_or_for_a_tree(shape):
         np.testing.assert_allclose(grads[x], dx, rtol=1e-5)
         if ws[1] in grads:
             np.testing.assert_allclose(grads[ws[1]], dws[1], rtol=1e-5, atol=1e-5)
-    assert any(layout.courses for layout in block.layouts.values())
+    assert any(layout.courses for layout in layouts.values())
 
 
 def test_a_quick_step_consumes_the_tape_and_says_where():
@@ -643,7 +645,7 @@ def test_a_quick_step_consumes_the_tape_and_says_where():
     for _ in range(4):
         loss = forward(x, ws)
         tj.backward(loss, wrt=[x])
-    assert block.layouts[next(reversed(block.layouts))].courses  # it went the quick way
+    assert layouts[next(reversed(layouts))].courses  # it went the quick way
     with pytest.raises(tj.errors.ConsumedTapeError, match=r"consumed by backward\(\) at .*test_hot.py"):
         tj.backward(loss, wrt=[x])
     with pytest.raises(tj.errors.MissingGradientError, match="asked for others only"):
@@ -664,8 +666,8 @@ def test_a_failing_program_of_a_quick_step_goes_the_long_way(monkeypatch):
     x, ws = leaf(np.ones((2, 3), "f")), params()
     for _ in range(4):
         tj.backward(forward(x, ws), wrt=[x])
-    (layout,) = [layout for layout in block.layouts.values() if layout.courses]
-    ((structure, _, _),) = layout.courses.values()
+    (layout,) = [layout for layout in layouts.values() if layout.courses]
+    ((structure, _),) = layout.courses.values()
 
     def fails(*_):
         raise MemoryError("planted")
@@ -682,7 +684,11 @@ def test_what_an_ambient_block_keeps_goes_at_once_with_its_result():
     try:
         loss = (tanh(x) * x).sum()
         float(loss)  # it runs
-        kept = [weakref.ref(value) for slot, value in loss.id._producer.env.items() if slot >= 0]
+        kept = [
+            weakref.ref(one)
+            for one in {id(v): v for row in loss.id._producer.sealed.kept.values() for v in row}.values()
+            if one is not x.value
+        ]
         assert kept
         assert all(value() is not None for value in kept)
         del loss

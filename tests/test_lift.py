@@ -109,10 +109,9 @@ def test_precision_setting_makes_a_program_of_its_own():
     x = leaf(np.ones((2, 2), "f"))
     f = tj.lift(jnp.matmul)
     f(x, x)
-    plan = next(iter(f.plans.values()))
     with jax.default_matmul_precision("highest"):
         tj.backward(f(x, x))
-    precisions = {str(r.program.eqns[0].params["precision"]) for r in plan._programs.values()}
+    precisions = {str(plan.flat_program.eqns[0].params["precision"]) for plan in f.plans.values()}
     assert len(precisions) == 2
 
 

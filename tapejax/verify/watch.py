@@ -70,10 +70,14 @@ class Watch(Tape):
 
     manner = _AtOnce()
 
-    def _start(self, log: list[Any]) -> None:
-        super()._start(log)
+    def __init__(self, *, detail: str = "ops", label: str | None = None) -> None:
+        super().__init__(detail=detail, label=label)
         self.calls: dict[int, Any] = {}
         self._last: Any = None
+
+    def restart(self, by: str) -> None:
+        super().restart(by)
+        self.calls, self._last = {}, None
 
     def watch(self, plan: Any, tensors: Sequence[Tensor], results: Sequence[Any], where: Any) -> None:
         self._last = (plan, [tensor.value for tensor in tensors], list(results))
