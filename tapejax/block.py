@@ -28,14 +28,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
 import jax
 
-from tapejax.compat import Surroundings, is_tracing
+from tapejax.compat import NO_CONTEXT, Settings, is_tracing
 from tapejax.layout import Layout, layout_of, result_slot
 from tapejax.plan import Failed, OpAction
+from tapejax.stepwise import Place
 from tapejax.tape import Pending, TensorId
 from tapejax.tensor import Tensor, Tracer
 from tapejax.where import line_of
@@ -76,7 +78,7 @@ class Block(Pending):
 
     __slots__ = (
         "__weakref__", "calls", "closed", "device", "epoch", "home", "inputs", "lock", "logged", "outside", "precision",
-        "sealed", "settings", "weak", "x64",
+        "promotion", "ranks", "sealed", "settings", "weak", "x64",
     )  # fmt: skip
 
     def __init__(self, tape: Any) -> None:
@@ -90,8 +92,11 @@ class Block(Pending):
         self.closed = False  # whether it takes no more calls
         self.sealed: Sealed | None = None
         self.lock = threading.RLock()
-        self.settings = settings = Surroundings()
-        self.x64, self.precision, *_, self.device = settings.values
+        self.settings = settings = Settings.now()
+        self.x64, self.precision, self.promotion, self.ranks = (
+            settings.x64, settings.precision, settings.promotion, settings.ranks,
+        )  # fmt: skip
+        self.device = jax.default_device.value
 
     # -- noting: by the owner of the tape only ----------------------------------------------------------
 
@@ -175,22 +180,19 @@ class Block(Pending):
 
     def running(self) -> Any:
         """jax's settings as they were when the calls were made, and no trace around."""
-        return self.settings.hold() if not is_tracing() else _eagerly(self.settings)
+        if self.settings is Settings.now() and self.device is jax.default_device.value and not is_tracing():
+            return NO_CONTEXT
+        return self._running()
 
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        with jax.ensure_compile_time_eval(), self.settings.hold(), jax.default_device(self.device):
+            yield
 
-class _eagerly:
-    """No trace around, and jax's settings as they were."""
-
-    def __init__(self, settings: Surroundings) -> None:
-        self.contexts = [jax.ensure_compile_time_eval(), settings.hold()]
-
-    def __enter__(self) -> None:
-        for context in self.contexts:
-            context.__enter__()
-
-    def __exit__(self, *exc_info: Any) -> None:
-        for context in reversed(self.contexts):
-            context.__exit__(*exc_info)
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """What a program depends on besides its structure."""
+        return self.settings, self.device
 
 
 class Sealed:
@@ -201,7 +203,7 @@ class Sealed:
     order: the recorded calls that can still go back, the last first.
     owners: by slot of what is from outside and needs a gradient, its identity.
     led: the slots of those that an action made.
-    kept: when it has run and no actions were written, by recorded call: what its backward reads.
+    kept: when it has run and no actions were written, by slot: what backward reads.
     actions: once they are written; weak references if the tape holds them weakly.
     named: of such a tape, references to the identities that ask the block for their actions.
     errors: by slot of a result that could not be computed, why.
@@ -227,7 +229,7 @@ class Sealed:
         self.layout: Layout = layout_of(tuple([call[0] for call in calls]))
         self.inputs = inputs[: self.layout.n_inputs]  # let go when it has run
         self.owners: dict[int, TensorId] = {
-            ~place: tensor.id for place, tensor in enumerate(self.inputs) if tensor._kind.requires_grad
+            ~place: tensor._id for place, tensor in enumerate(self.inputs) if tensor._kind.requires_grad
         }
         self.led = tuple([slot for slot, owner in self.owners.items() if owner._producer is not None])
         self.order = self.layout.order
@@ -240,16 +242,17 @@ class Sealed:
 
     @property
     def slots(self) -> dict[int, int]:
-        """By number of the identity of a result: its slot."""
-        if self._slots is None:
-            found: dict[int, int] = {}
+        """By number of an identity, of a result or of what is from outside and needs a gradient: its slot."""
+        found = self._slots
+        if found is None:
+            found = {owner.number: slot for slot, owner in self.owners.items()}
             for index, call in enumerate(self.calls):
                 if type(call[1]) is int:
                     found[call[1]] = index
                 else:
                     found.update((number, result_slot(index, i)) for i, number in enumerate(call[1]))
             self._slots = found
-        return self._slots
+        return found
 
     def numbers(self, index: int) -> tuple[int, ...]:
         """Of the identities of a call's results."""
@@ -274,8 +277,7 @@ class Sealed:
 
     def spread(self, reached: set[int]) -> None:
         """Add the numbers of what recorded calls make of tensors whose numbers are there."""
-        here = {slot for slot, owner in self.owners.items() if owner.number in reached}
-        here.update(slot for number, slot in self.slots.items() if number in reached)
+        here = {slot for number, slot in self.slots.items() if number in reached}
         for index in reversed(self.layout.order):
             step = self.layout.steps[index]
             if not here.isdisjoint(step.ids):
@@ -299,53 +301,56 @@ class Sealed:
                 order = tuple(sorted(live, reverse=True))
             else:
                 order = reach.order if block.weak else self.layout.order
-            env, errors = self._computed(block, reach.wanted(order))
-            kept = {index: self._kept(index, env, errors) for index in order}
+            wanted, kept = reach.to_run(order)
+            env, errors = self._computed(block, wanted)
             if self.state is not PENDING:
                 return  # it ran in the meantime: a signal handler, a finalizer or a callback looked at a value
-            if live is None:
-                self.kept = kept
-            else:
+            self.errors = errors
+            self.kept = env if errors else {slot: env[slot] for slot in kept}
+            if live is not None:
                 for index, action in live.items():
-                    action._kept = kept[index]
-            self.errors = {slot: error for slot, error in errors.items() if slot in held}
+                    action._kept = self.kept_by(index)
+                self.kept = None
             self.order = order
-            owners = reach.owners if block.weak else self.owners
-            # What an identity leads to stays with the actions, if there are any.
-            self.owners = {
-                slot: owner if live is None else TensorId(owner.number)
-                for slot, owner in self.owners.items()
-                if slot in owners or live is not None
-            }
-            self.hand_out(block, ((slot, tensor, env[slot]) for slot, tensor in held.items() if slot not in errors))
+            if block.weak and live is None and len(reach.owners) < len(self.owners):
+                self.owners = {slot: owner for slot, owner in self.owners.items() if slot in reach.owners}
+            elif live is not None:  # what an identity leads to stays with the actions
+                self.owners = {slot: TensorId(owner.number) for slot, owner in self.owners.items()}
+            self.hand_out(block, held, env)
             self.settle(block, RAN)
 
     def _computed(self, block: Block, wanted: tuple[int, ...]) -> tuple[dict[int, Any], dict[int, Exception]]:
+        """An environment (slot -> value), and the errors of what could not be computed."""
         values = self.values()
         with block.running():
             try:
-                env, errors = self.layout.run_forward(wanted, block.settings.values, values), {}
+                env, errors = self.layout.run_forward(wanted, block.setting, values), {}
             except Exception:  # one by one, so that the one that fails is named, and is the only one
-                line = lambda index: line_of(getattr(self.calls[index][3], "caller", self.calls[index][3]))
-                env, errors = self.layout.run_apart(values, wanted, line)
+                env, errors = self.layout.run_apart(values, wanted, self._line)
         for place, value in enumerate(values):
             env[~place] = value
         return env, errors
 
-    def _kept(self, index: int, env: dict[int, Any], errors: dict[int, Exception]) -> Any:
-        """What the backward of a call reads."""
-        slots = self.layout.steps[index].kept
-        failed = next((errors[slot] for slot in slots if slot in errors), None)
-        return tuple([env[slot] for slot in slots]) if failed is None else Failed(failed)
+    def _line(self, index: int) -> str:
+        where = self.calls[index][3]
+        return where.line if isinstance(where, Place) else line_of(where)
 
-    def hand_out(self, block: Block, results: Iterator[tuple[int, Tensor, Any]]) -> None:
+    def kept_by(self, index: int) -> Any:
+        """What the backward of a call reads, of a block that ran and whose actions are not written."""
+        slots = self.layout.steps[index].kept
+        failed = self.errors and next((self.errors[slot] for slot in slots if slot in self.errors), None)
+        return Failed(failed) if failed else tuple([self.kept[slot] for slot in slots])
+
+    def hand_out(self, block: Block, held: dict[int, Tensor], env: dict[int, Any]) -> None:
         """Give results their values, and identities that know whom to ask for their actions."""
-        for _, tensor, value in results:
+        for slot, tensor in held.items():
+            if slot in self.errors:
+                continue
             if tensor._kind.requires_grad and type(tensor._id) is int:
                 tensor._id = id = TensorId(tensor._id, block)
                 if block.weak:
                     self.named.append(ref(id))
-            tensor._value = value  # before _slot: whoever sees none must find the value
+            tensor._value = env[slot]  # before _slot: whoever sees none must find the value
             tensor._slot = None
 
     def settle(self, block: Block, state: str) -> None:
@@ -356,7 +361,7 @@ class Sealed:
 
     def consume(self, block: Block, held: dict[int, Tensor], env: dict[int, Any]) -> None:
         """Its forward and its backward ran as one program: hand out the values; nothing has to be kept."""
-        self.hand_out(block, ((slot, tensor, env[slot]) for slot, tensor in held.items()))
+        self.hand_out(block, held, env)
         self.use_up(block)
 
     def use_up(self, block: Block) -> None:
@@ -400,7 +405,7 @@ class Sealed:
                 for slot, needs in zip(step.slots, plan.wrt, strict=True)
             ]
             action = OpAction(
-                plan, inputs, numbers, None if self.kept is None else self.kept[index], where, block.epoch
+                plan, inputs, numbers, None if self.kept is None else self.kept_by(index), where, block.epoch
             )
             action.index = index
             if self.state is not CONSUMED:
@@ -434,6 +439,6 @@ class Sealed:
     def kept_of(self, indices: Sequence[int]) -> dict[int, Any]:
         """By recorded call: what its backward reads, if it has run."""
         if self.kept is not None:
-            return self.kept
+            return {index: self.kept_by(index) for index in indices}
         there = {action.index: action for action in self.written()}
         return {index: there[index]._kept for index in indices if index in there}

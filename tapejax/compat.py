@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -82,12 +82,13 @@ def is_tracing() -> bool:
 class Settings:
     """jax's settings of a moment, as far as they change what a function traces or lowers to.
 
-    `with settings.hold():` brings them back; that costs nothing while they are as they were.
+    There is one object for equal settings, so that they are compared by identity.
+    `with settings.hold():` brings them back; that costs little while they are as they were.
     """
 
-    __slots__ = ("values",)
+    __slots__ = ("precision", "promotion", "ranks", "values", "x64")
 
-    STATES: tuple[Any, ...] = (
+    STATES = (
         jax.enable_x64,
         jax.default_matmul_precision,
         jax.numpy_dtype_promotion,
@@ -95,14 +96,20 @@ class Settings:
         jax.threefry_partitionable,
         jax.default_prng_impl,
     )
+    _interned: ClassVar[dict[tuple[Any, ...], Settings]] = {}
 
-    def __init__(self) -> None:
-        self.values = tuple([state.value for state in self.STATES])
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        self.values = values
+        self.x64, self.precision, self.promotion, self.ranks, *_ = values
+
+    @classmethod
+    def now(cls) -> Settings:
+        values = tuple([state.value for state in cls.STATES])
+        found = cls._interned.get(values)
+        return found or cls._interned.setdefault(values, cls(values))
 
     def hold(self) -> Any:
-        if self.values == tuple([state.value for state in self.STATES]):
-            return NO_CONTEXT
-        return self._held()
+        return NO_CONTEXT if Settings.now() is self else self._held()
 
     @contextmanager
     def _held(self) -> Iterator[None]:
@@ -111,13 +118,6 @@ class Settings:
                 if state.value != value:
                     stack.enter_context(state(value))
             yield
-
-
-class Surroundings(Settings):
-    """Settings, and the device on which arrays are made."""
-
-    __slots__ = ()
-    STATES = (*Settings.STATES, jax.default_device)
 
 
 _RANDOM = frozenset(

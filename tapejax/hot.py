@@ -29,7 +29,7 @@ def go_back(block: Block, sums: dict[int, Any], wanted: set[int] | None, *, alon
     alone: nobody needs the block again.
     only_ops: no action is somebody's own, which may read the gradient of a leaf.
     """
-    if not fusion.enabled or _is_traced(sums):
+    if not fusion.enabled:
         return False
     with block.lock:
         sealed = block.seal()
@@ -40,6 +40,8 @@ def go_back(block: Block, sums: dict[int, Any], wanted: set[int] | None, *, alon
             return False
         structure, there = found
         cts = [sums[number] for number in there]
+        if any([isinstance(ct, jax.core.Tracer) for ct in cts]):
+            return False
         if not alone:
             sealed.run(block)
         held: dict[int, Tensor] = {}
@@ -80,10 +82,10 @@ def step(root: Tensor, wrt: Sequence[Tensor], tape: Tape) -> Gradients | None:
         if not outside:
             outside = {owner.number: slot for slot, owner in sealed.owners.items()}
         slots = tuple([x._slot if x._value is block else outside.get(x._number) for x in wrt])
-        layout, how = sealed.layout, (root._slot, slots, block.settings.values)
+        layout, how = sealed.layout, (root._slot, slots, block.setting)
         course = layout.courses.get(how)
         if course is None:
-            course = _course(layout, root, slots, block.settings.values)
+            course = _course(layout, root, slots, block.setting)
             if course is None:
                 return None
             if len(layout.courses) >= MAX_PROGRAMS:
@@ -124,17 +126,12 @@ def _in_order(slots: Any) -> tuple[int, ...]:
 ONES: dict[Any, Any] = {}  # by kind of a root that is pending: the seed it is given if nobody says otherwise
 
 
-def _is_traced(sums: dict[int, Any]) -> bool:
-    return any([isinstance(ct, jax.core.Tracer) for ct in sums.values()])
-
-
 def find(
     block: Block, sealed: Sealed, sums: dict[int, Any], wanted: set[int] | None, *, only_ops: bool
 ) -> tuple[Structure, list[int]] | None:
     """The structure of a block's backward, and whose gradients are there already; None the first time it comes."""
     layout = sealed.layout
-    places = dict(sealed.slots)
-    places.update((owner.number, slot) for slot, owner in sealed.owners.items())
+    places = sealed.slots
     there = _both(places, sums)
     present = tuple([places[number] for number in there])
     targets = leading = None
@@ -142,7 +139,7 @@ def find(
         targets = _in_order([places[number] for number in _both(places, wanted)])
         leading = sealed.led if only_ops else None
     ones = tuple([slot >= 0 and sums[n] is ONES.get(layout.kinds[slot]) for slot, n in zip(present, there)])
-    how = (present, ones, targets, leading, block.settings.values)
+    how = (present, ones, targets, leading, block.setting)
     structure = layout.backwards.get(how, lambda: Structure(layout, present, ones, targets, leading))
     return None if structure is None else (structure, there)
 
@@ -150,7 +147,8 @@ def find(
 def _both(places: dict[int, int], others: Any) -> list[int]:
     """The numbers that are in both, in the order of their places; looks at the smaller one only."""
     few, many = (others, places) if len(others) < len(places) else (places, others)
-    return sorted([number for number in few if number in many], key=places.__getitem__)
+    found = [number for number in few if number in many]
+    return found if len(found) < 2 else sorted(found, key=places.__getitem__)
 
 
 class Structure:
@@ -225,10 +223,9 @@ class Structure:
         self, sealed: Sealed, gradients: Sequence[Any], sums: dict[int, Any], wanted: set[int] | None, there: list[int]
     ) -> None:
         """File gradients under their numbers; under `wanted`, those that were used up and are not go."""
-        owners = sealed.owners
         numbers = {slot: number for number, slot in sealed.slots.items()}
         for slot, gradient in zip(self.outputs, gradients, strict=True):
-            sums[owners[slot].number if slot < 0 else numbers[slot]] = gradient
+            sums[numbers[slot]] = gradient
         if wanted is not None:
             for number, slot in zip(there, self.present, strict=True):
                 if number not in wanted and slot >= 0:

@@ -179,7 +179,7 @@ class Reach:
     no more than one of the results needs a gradient, so that all of it goes when that one does.
     """
 
-    __slots__ = ("_wanted", "alone", "held", "layout", "order", "owners")
+    __slots__ = ("_to_run", "alone", "held", "layout", "order", "owners")
 
     def __init__(self, layout: Layout, held: tuple[int, ...]) -> None:
         self.layout, self.held = layout, held
@@ -192,14 +192,15 @@ class Reach:
         self.order = tuple(order)
         self.owners = frozenset(slot for index in order for slot in layout.steps[index].ids if slot < 0)
         self.alone = sum(layout.kinds[slot].requires_grad for slot in held) <= 1
-        self._wanted: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._to_run: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
-    def wanted(self, order: tuple[int, ...]) -> tuple[int, ...]:
-        """The results to compute: those that are held, and what the backward of these calls reads."""
-        found = self._wanted.get(order)
+    def to_run(self, order: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The results to compute, if these calls are to go back: those that are held, and what backward reads; and that."""
+        found = self._to_run.get(order)
         if found is None:
-            kept = {slot for index in order for slot in self.layout.steps[index].kept if slot >= 0}
-            found = self._wanted[order] = tuple(sorted(kept.union(self.layout.choose(self.held))))
+            kept = tuple(dict.fromkeys(slot for index in order for slot in self.layout.steps[index].kept))
+            wanted = {slot for slot in kept if slot >= 0}.union(self.layout.choose(self.held))
+            found = self._to_run[order] = (tuple(sorted(wanted)), kept)
         return found
 
 

@@ -35,7 +35,6 @@ from tapejax.where import user_frame, user_line
 is_tensor = lambda leaf: isinstance(leaf, Tensor)
 _x64, _device, _precision = jax.enable_x64, jax.default_device, jax.default_matmul_precision
 _promotion, _ranks = jax.numpy_dtype_promotion, jax.numpy_rank_promotion
-_partitionable, _prng = jax.threefry_partitionable, jax.default_prng_impl
 _tree = jax.tree_util
 new = object.__new__  # what is made for every op has no __init__ to call
 
@@ -90,13 +89,12 @@ def plain_key(args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
             key += (name, value)
         else:
             return None
-    return (*key, scope.enabled, _x64.value, _precision.value, _promotion.value, _ranks.value)
+    return (*key, scope.enabled, _x64.value)
 
 
 def tensor_key(tensors: Sequence[Tensor], scope: Any) -> tuple[Any, ...]:
-    """The key of a call with nothing but Tensors: their kinds, and what of jax's settings decides what is traced."""
-    kinds = [tensor._kind for tensor in tensors]
-    return (*kinds, scope.enabled, _x64.value, _precision.value, _promotion.value, _ranks.value)
+    """The key of a call with nothing but Tensors."""
+    return (*[tensor._kind for tensor in tensors], scope.enabled, _x64.value)
 
 
 class Lifted:
@@ -120,19 +118,10 @@ class Lifted:
             if len(args) == 2:
                 x, y = args
                 if type(x) is Tensor and type(y) is Tensor:
-                    key = (
-                        x._kind,
-                        y._kind,
-                        scope.enabled,
-                        _x64.value,
-                        _precision.value,
-                        _promotion.value,
-                        _ranks.value,
-                    )
+                    key = (x._kind, y._kind, scope.enabled, _x64.value)
             elif len(args) == 1:
                 if type(args[0]) is Tensor:
-                    x = args[0]
-                    key = (x._kind, scope.enabled, _x64.value, _precision.value, _promotion.value, _ranks.value)
+                    key = (args[0]._kind, scope.enabled, _x64.value)
             elif all([type(arg) is Tensor for arg in args]):
                 key = tensor_key(args, scope)
             plan = self.plans.get(key)
@@ -283,11 +272,15 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None, ch
         block is None
         or block.closed
         or len(block.calls) >= LIMIT
-        or block.x64 is not plan.x64
+        or block.x64 is not _x64.value
         or block.device is not _device.value
         or block.precision is not _precision.value
+        or block.promotion is not _promotion.value
+        or block.ranks is not _ranks.value
     ):
         block = new_block(tape)
+    if plan.settings is not block.settings:
+        plan = plan.under(block.settings, tensors)
     key: list[Any] = [plan]
     for tensor in tensors:
         if tensor._value is block:
@@ -360,8 +353,8 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
             scope.tape.block.flush()  # so that a callback may look at whatever was computed before
         return run_now(plan, tensors, scope, where)
     if plan.draws:  # which numbers depends on more settings than others do
-        block, now = scope.tape.block, compat.Surroundings()
-        if block is not None and block.settings.values != now.values:
+        block = scope.tape.block
+        if block is not None and block.settings is not compat.Settings.now():
             new_block(scope.tape)
     return run(plan, tensors, scope, where or user_frame(4), checked=True)
 
@@ -369,6 +362,8 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
 def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> Any:
     """Run a plan's forward at once: on tracers, for its effects, or because nothing is to be deferred."""
     values = [tensor.value for tensor in tensors]
+    if plan.settings is not compat.Settings.now():
+        plan = plan.under(compat.Settings.now(), tensors)
     results = plan.forward(*values)
     if plan.single:
         results = (results,)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from tapejax import compat
-from tapejax.errors import ConsumedTapeError, UnknownLengthError
+from tapejax.errors import ConsumedTapeError, UnknownLengthError, explain
 from tapejax.packed import force
 from tapejax.program import Program
 from tapejax.reverse import Options, Reversed, reverse
@@ -37,7 +37,7 @@ class Plan:
     __slots__ = (
         "all_wrt", "backward", "bare", "draws", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
         "keeps_all_inputs", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
-        "settings", "shown", "single", "special", "steps_cache", "stepwise", "structure", "wrt", "x64",
+        "settings", "shown", "single", "special", "steps_cache", "stepwise", "structure", "variants", "wrt", "x64",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +46,8 @@ class Plan:
         self.name, self.function, self.options = name, function, options
         self.op = camel(name)
         self.shown = ""  # what its line says of options
-        self.settings = compat.Settings()
+        self.settings = compat.Settings.now()
+        self.variants: dict[Any, Plan] = {}  # of the same function under other settings of jax
         self.x64 = _x64.value
         self.stepwise = False
         self.examples = [jax.typeof(value) for value in values]
@@ -106,6 +107,19 @@ class Plan:
         self.keep = _picker(chosen)
         self.backward = Jitted(self._run_backward, f"{self.name}_backward", program)
         return n_extra
+
+    def under(self, settings: compat.Settings, tensors: Sequence[Any]) -> Plan:
+        """The plan of a call of the same function, made under other settings: these are in force now."""
+        found = self.variants.get(settings)
+        if found is None:
+            try:
+                found = Plan(self.name, self.function, [tensor.value for tensor in tensors], self.wrt, self.options)
+            except Exception as error:
+                explain(error, f"{self.name} of {' '.join(aval.str_short() for aval in self.examples)}")
+                raise
+            found.shown = self.shown
+            self.variants[settings] = found
+        return found
 
     def _run_forward(self, *values):
         if self.reversed is None:
