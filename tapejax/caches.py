@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tapejax import layout
+from tapejax.executables import shelf
 from tapejax.lift import _lifted
 from tapejax.plan import Plan
 from tapejax.surface import functions
@@ -43,3 +44,4 @@ def clear_plans() -> None:
             op.plans.clear()
     functions.clear()
     layout.layouts.clear()
+    shelf.clear()

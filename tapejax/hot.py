@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tapejax.block import CONSUMED, PENDING, Block, Sealed, fusion
+from tapejax.executables import Executable
 from tapejax.gradients import Gradients
 from tapejax.layout import MAX_PROGRAMS, Layout
 from tapejax.plan import Failed, zeros_for
@@ -175,7 +176,7 @@ class Structure:
         self.outputs = (*touched, *seeds)
         self.given = [place for place, is_ones in enumerate(ones) if not is_ones]
         self.read = tuple({slot: None for index in self.reverse for slot in layout.steps[index].kept})
-        self._backward = jax.jit(lambda read, cts: self.pull(dict(zip(self.read, read, strict=True)), cts))
+        self._backward = Executable(self._pull_read, "backward")
         self._both: dict[tuple[int, ...], Callable[..., Any]] = {}
 
     def _touched(self) -> list[int]:
@@ -201,6 +202,9 @@ class Structure:
             env.update(zip(self.layout.steps[index].kept, values, strict=True))
         return self._backward([env[slot] for slot in self.read], self._given(cts))
 
+    def _pull_read(self, values: list[Any], cts: list[Any]) -> list[Any]:
+        return self.pull(dict(zip(self.read, values, strict=True)), cts)
+
     def run_both(self, held: Any, inputs: list[Any], cts: list[Any]) -> tuple[dict[int, Any], list[Any]]:
         """Run the block forward and back: an environment with the results that are held, and the gradients."""
         chosen = self.layout.choose(tuple(held))
@@ -212,7 +216,7 @@ class Structure:
                 env = self.layout.run(inputs, needed)
                 return [env[slot] for slot in chosen], self.pull(env, cts)
 
-            program = self._both[chosen] = jax.jit(both)
+            program = self._both[chosen] = Executable(both, "forward_and_backward")
         values, gradients = program(inputs, self._given(cts))
         return dict(zip(chosen, values, strict=True)), gradients
 

@@ -11,9 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
-
 from tapejax.errors import explain
+from tapejax.executables import Executable
 from tapejax.plan import Plan
 
 MAX_LAYOUTS = 512
@@ -121,7 +120,7 @@ class Layout:
             env = self.run(inputs, wanted)
             return [env[slot] for slot in wanted]
 
-        program = self.forwards.get((wanted, setting), lambda: jax.jit(replay))
+        program = self.forwards.get((wanted, setting), lambda: Executable(replay, "forward"))
         return dict(zip(wanted, (program or replay)(inputs), strict=True))
 
     def run(self, inputs: Sequence[Any], wanted: Iterable[int]) -> dict[int, Any]:
@@ -211,5 +210,15 @@ def layout_of(key: tuple[Any, ...]) -> Layout:
     found = layouts.get(key)
     if found is None:
         found = layouts.setdefault(key, Layout(key))
+        for step in found.steps:
+            step.plan.layouts.add(key)
         trim(layouts, MAX_LAYOUTS)
     return found
+
+
+def forget(plans: Iterable[Plan]) -> None:
+    """The function of these plans is gone: so are the structures they are part of."""
+    for plan in plans:
+        for key in plan.layouts:
+            layouts.pop(key, None)
+        forget(plan.variants.values())

@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import WeakSet, finalize, ref
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ import numpy as np
 from tapejax import compat
 from tapejax.block import LIMIT, Block, fusion
 from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError, explain
-from tapejax.layout import result_slot
+from tapejax.layout import forget, result_slot
 from tapejax.plan import OpAction, Plan
 from tapejax.program import Eqn
 from tapejax.reverse import Options
@@ -109,6 +109,7 @@ class Lifted:
         self._lock = threading.Lock()
         functools.update_wrapper(self, function)
         _lifted.add(self)
+        finalize(self, _forget, self.plans).atexit = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         scope = current_scope()
@@ -234,6 +235,10 @@ class Lifted:
     def __repr__(self) -> str:
         count = len(set(self.plans.values()))  # one may be filed under two keys
         return f"<lifted {self.name}, {count} plan{'s' * (count != 1)}>"
+
+
+def _forget(plans: OrderedDict[Any, Plan]) -> None:
+    forget(plans.values())
 
 
 def name_after(wrapper: Callable[..., Any], function: Callable[..., Any]) -> None:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from tapejax import compat
 from tapejax.errors import ConsumedTapeError, UnknownLengthError, explain
+from tapejax.executables import Executable
 from tapejax.packed import force
 from tapejax.program import Program
 from tapejax.reverse import Options, Reversed, reverse
@@ -36,7 +37,7 @@ class Plan:
 
     __slots__ = (
         "all_wrt", "backward", "bare", "draws", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
-        "keeps_all_inputs", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
+        "keeps_all_inputs", "layouts", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
         "settings", "shown", "single", "special", "steps_cache", "stepwise", "structure", "variants", "wrt", "x64",
     )  # fmt: skip
 
@@ -48,6 +49,7 @@ class Plan:
         self.shown = ""  # what its line says of options
         self.settings = compat.Settings.now()
         self.variants: dict[Any, Plan] = {}  # of the same function under other settings of jax
+        self.layouts: set[Any] = set()  # keys of the structures it is part of
         self.x64 = _x64.value
         self.stepwise = False
         self.examples = [jax.typeof(value) for value in values]
@@ -168,12 +170,12 @@ class Jitted:
     then copy them. Only what is long, or has programs inside, is traced apart the second time it comes.
     """
 
-    __slots__ = ("_jitted", "apart", "long", "name", "run")
+    __slots__ = ("apart", "compiled", "long", "run")
 
     LONG = 8  # equations; measured: from there on copying them is quicker than running the rules again
 
     def __init__(self, run: Callable[..., Any], name: str, program: Program):
-        self.run, self.name, self._jitted = run, name, None
+        self.run, self.compiled = run, Executable(run, name)
         self.long = len(program.eqns) > self.LONG or any(compat.has_subjaxprs(eqn.params) for eqn in program.eqns)
         self.apart = False
 
@@ -181,11 +183,7 @@ class Jitted:
         if compat.is_staged(values) and not self.apart:
             self.apart = self.long
             return self.run(*values)
-        if self._jitted is None:
-            run = lambda *values: self.run(*values)
-            run.__name__ = run.__qualname__ = self.name  # what profilers and XLA dumps show
-            self._jitted = jax.jit(run, inline=compat.INLINE)
-        return self._jitted(*values)
+        return self.compiled(*values)
 
 
 class Failed:
