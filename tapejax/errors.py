@@ -167,6 +167,10 @@ class UnknownAttributeError(TapejaxError, AttributeError):
     """A name that tensors of another library have; the message gives what to write here."""
 
 
+class IndexingError(TapejaxError, IndexError):
+    """An index that does not fit its Tensor: a number out of range, a mask of another shape, too many of them."""
+
+
 class ConcreteValueError(TapejaxError, TypeError):
     """A concrete number was needed from a Tensor that holds a tracer."""
 
