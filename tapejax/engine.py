@@ -229,11 +229,15 @@ def _check_root(root: Tensor, tape: Tape) -> None:
             action=repr(root.id.producer),
             fix="run the forward again, or keep the tape with backward(..., retain_tape=True)",
         )
+    reads = tape.label if tape.label != epoch.label else f"another one, {tape.label} in another context"
+    fix = "call that tape's own backward: tape.backward(root)"
+    if epoch.ambient:
+        fix = "call backward where the root was computed, or record with `with Tape() as tape:` and use tape.backward(root)"
     raise WrongTapeError(
-        f"the root {root.id!r} was recorded on {epoch.label}, but backward reads {tape.label}",
+        f"the root {root.id!r} was recorded on {epoch.label}, but backward reads {reads}",
         at=user_line(),
         action=repr(root.id.producer),
-        fix="call that tape's own backward: tape.backward(root)",
+        fix=fix,
     )
 
 
