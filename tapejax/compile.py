@@ -22,7 +22,7 @@ from tapejax.lift import Lifted, is_data, is_tensor, lift
 from tapejax.plan import OpAction
 from tapejax.recording import is_known_over_arrays, plain, remember_over_arrays, wants_arrays
 from tapejax.surface import functions
-from tapejax.tape import Scope, Tape, current_scope, next_number, set_scope
+from tapejax.tape import Scope, Tape, current_scope, next_number, restore, set_scope
 from tapejax.tensor import Tensor, make
 from tapejax.transforms import check_callable, flatten
 from tapejax.where import user_line
@@ -109,7 +109,7 @@ class Jitted:
             error.add_note(f"  fix     {fix}")
             raise
         finally:
-            set_scope(outer)
+            restore(outer)
         if any(isinstance(leaf, Gradients) for leaf in flatten(out)[0]):
             raise ArgumentError(
                 f"{self.name} returns Gradients, whose tensors exist in the compiled program only",

@@ -13,7 +13,7 @@ from asyncio import _get_running_loop as running_loop  # exported for event loop
 from asyncio import current_task
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from threading import local
+from threading import current_thread, local
 from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
@@ -115,6 +115,18 @@ class TapeAction:
         return self.name()
 
 
+def check_action(action: Any) -> None:
+    """Refuse what cannot be run backward."""
+    if isinstance(action, type) and issubclass(action, TapeAction):
+        name = action.__name__
+        raise ArgumentError(f"{name} is a class, not a TapeAction", fix=f"record an instance of it: {name}(...)")
+    if isinstance(action, type) or not callable(getattr(action, "backward", None)):
+        raise ArgumentError(
+            f"a {type(action).__name__} is not a TapeAction",
+            fix="subclass tapejax.TapeAction and implement backward(grads) and name()",
+        )
+
+
 class Pending:
     """A stretch of the log that has yet to be written as actions: see block.py."""
 
@@ -158,10 +170,11 @@ class Epoch:
     It holds no actions, so that an action never keeps a whole tape alive.
     """
 
-    __slots__ = ("_by", "label", "merged_into")
+    __slots__ = ("_by", "ambient", "label", "merged_into")
 
-    def __init__(self, label: str):
+    def __init__(self, label: str, ambient: bool = False):
         self.label = label
+        self.ambient = ambient
         self.merged_into: Epoch | None = None
         self._by: tuple[str, Any] | None = None
 
@@ -201,7 +214,7 @@ class Tape:
     weak = False  # whether it keeps only the actions that a live tensor can reach
     manner: Any = None  # how ops run while it records, if not as usual: see Scope
 
-    __slots__ = ("__weakref__", "_forks", "_log", "_origin", "_outer", "_owner", "block", "detail", "epoch", "guarded", "label")  # fmt: skip
+    __slots__ = ("__weakref__", "_entries", "_forks", "_log", "_origin", "_owner", "block", "detail", "epoch", "guarded", "label")  # fmt: skip
 
     def __init__(self, *, detail: str = "ops", label: str | None = None):
         if detail not in ("ops", "primitives"):
@@ -210,7 +223,7 @@ class Tape:
         self.detail = detail
         self.guarded = False  # whether taking a recorded Tensor apart, as a pytree, is refused
         self._owner: tuple[object, Any] | None = None
-        self._outer: list[Scope | None] = []
+        self._entries: list[Entry] = []
         self._forks = 0
         self._origin: tuple[Epoch, int] | None = None
         self._start([])
@@ -218,18 +231,13 @@ class Tape:
     def _start(self, log: list[Any]) -> None:
         self._log = log
         self.block: Any = None  # takes the calls that are noted here, until something else comes
-        self.epoch = Epoch(self.label)
+        self.epoch = Epoch(self.label, self.weak)
 
     # -- the log ------------------------------------------------------------------------------
 
     def push(self, action: TapeAction) -> None:
         """Put an action at the end of the log."""
-        if not callable(getattr(action, "backward", None)):
-            raise ArgumentError(
-                f"a {type(action).__name__} is not a TapeAction",
-                at=user_line(),
-                fix="subclass tapejax.TapeAction and implement backward(grads) and name()",
-            )
+        check_action(action)
         self.append(action)
 
     def append(self, action: Any) -> None:
@@ -300,22 +308,23 @@ class Tape:
 
     def __enter__(self) -> Tape:
         me = whoami()
-        if self._outer and self._owner != me:
+        if self._entries and self._owner != me:
             raise TapeError(
                 f"{self.label} is in use by another thread or task",
                 at=user_line(),
                 fix="give each thread or task a tape of its own: child = tape.fork(), then tape.merge([child, ...])",
             )
-        outer = current_scope()
         if self._owner != me:
             self.block = None  # the calls noted by whoever had it before run when they are needed
         self._owner = me
-        self._outer.append(outer)
-        _scope.set(Scope(self, outer.enabled, me, outer.bindings, outer.manner or self.manner))
+        enter(self)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        _scope.set(self._outer.pop())
+        leave(self, self.label)
+
+    def _inside(self, outer: Scope) -> Scope:
+        return Scope(self, outer.enabled, (outer.thread, outer.task), outer.bindings, outer.manner or self.manner)
 
     # -- joining work of several threads or tasks ------------------------------------------------
 
@@ -340,7 +349,7 @@ class Tape:
                     at=user_line(),
                     fix="merge only tapes made by this tape's fork(), before its backward",
                 )
-            if child._outer:
+            if child._entries:
                 raise TapeError(f"{child.label} is still recording", at=user_line(), fix="leave its `with` block first")
         children.sort(key=lambda child: child._origin[1])
         epochs = {child.epoch: child for child in children}
@@ -471,9 +480,13 @@ class Scope:
 
     bindings: within the body of a function of functions, the values that stand for the Tensors from outside.
     manner: None, or how ops run if not deferred and fused: one by one, and what they keep may be packed.
+    entry, outer: the `with` block that made it, if one did, and the scope around that.
     """
 
-    __slots__ = ("bindings", "enabled", "manner", "special", "tape", "task", "thread")
+    __slots__ = ("bindings", "enabled", "entry", "manner", "outer", "special", "tape", "task", "thread")
+
+    entry: Entry | None
+    outer: Scope | None
 
     def __init__(self, tape: Tape, enabled: bool, owner: tuple[object, Any], bindings: Any = None, manner: Any = None):
         self.tape = tape
@@ -482,6 +495,7 @@ class Scope:
         self.bindings = bindings
         self.manner = manner
         self.special = bindings is not None or manner is not None or tape.detail != "ops"  # ops are not just noted
+        self.entry = self.outer = None
 
 
 _scope: ContextVar[Scope | None] = ContextVar("tapejax_scope", default=None)
@@ -505,6 +519,12 @@ def whoami() -> tuple[object, Any]:
     return _thread.token, None if task is None else ref(task)
 
 
+def _my_name() -> str:
+    """The current task, or else thread, by the name that Python and people know it under."""
+    task = None if running_loop() is None else current_task()
+    return f"thread {current_thread().name!r}" if task is None else f"task {task.get_name()!r}"
+
+
 def current_scope() -> Scope:
     """The scope of this thread and task, made now if there is none or only somebody else's copy."""
     scope = get_scope()
@@ -514,10 +534,81 @@ def current_scope() -> Scope:
                 return scope
         elif running_loop() is not None and scope.task() is current_task():
             return scope
+    if scope is not None and scope.thread is None:  # its block was left elsewhere
+        restore(scope)
+        return current_scope()
     enabled = scope is None or scope.enabled
     manner = None if scope is None else scope.manner
-    scope = Scope(AmbientTape(label="the ambient tape"), enabled, whoami(), manner=manner)
+    scope = Scope(AmbientTape(label=f"the ambient tape of {_my_name()}"), enabled, whoami(), manner=manner)
     _scope.set(scope)
+    return scope
+
+
+# --- entering and leaving ------------------------------------------------------------------------
+#
+# `with` blocks of generators may be left in another order than they were entered, and elsewhere: each takes
+# back its own effect only. So a scope knows the blocks that made it, and is made again without those left.
+
+
+class Entry:
+    """One entering of a `with` block: `block._inside(outer)` is the scope within it."""
+
+    __slots__ = ("block", "left", "scope")
+
+    def __init__(self, block: Any):
+        self.block = block
+        self.left = False
+        self.scope: Scope | None = None
+
+    def over(self, outer: Scope) -> Scope:
+        """The scope that it makes of another one."""
+        scope = self.block._inside(outer)
+        scope.outer, scope.entry, self.scope = outer, self, scope
+        return scope
+
+
+def enter(block: Any) -> None:
+    """Make the scope within a block the current one."""
+    entry = Entry(block)
+    block._entries.append(entry)
+    set_scope(entry.over(current_scope()))
+
+
+def leave(block: Any, name: str) -> None:
+    """Take back what the last entering of a block here has changed, and only that."""
+    scope, entries = current_scope(), block._entries
+    if not entries:
+        raise TapeError(f"{name} was left, but had not been entered", fix="use `with`, which does both, once each")
+    here = [each.entry for each in layers(scope)]
+    entry = next((entry for entry in reversed(entries) if entry in here), entries[-1])
+    entries.remove(entry)
+    entry.left = True
+    if entry not in here and entry.scope is not None:
+        entry.scope.thread = None  # nobody's: whoever finds it in a context makes it anew, see `current_scope`
+    entry.scope = None
+    restore(scope)
+
+
+def restore(scope: Scope) -> None:
+    """Make a scope the current one again, without the blocks that have been left since."""
+    made = layers(scope)
+    set_scope(_without_left(made) if any([layer.entry.left for layer in made]) else scope)
+
+
+def layers(scope: Scope) -> list[Any]:
+    """The scopes that blocks made, one over the other, the innermost first."""
+    found = []
+    while scope.entry is not None and scope.outer is not None:
+        found.append(scope)
+        scope = scope.outer
+    return found
+
+
+def _without_left(made: list[Any]) -> Scope:
+    scope = made[-1].outer
+    for layer in reversed(made):
+        if not layer.entry.left:
+            scope = layer if layer.outer is scope else layer.entry.over(scope)
     return scope
 
 
@@ -547,8 +638,9 @@ def record(action: TapeAction) -> None:
     (a note,)
     """
     scope = current_scope()
+    check_action(action)
     if scope.enabled:
-        scope.tape.push(action)
+        scope.tape.append(action)
 
 
 def take() -> list[TapeAction]:
