@@ -19,7 +19,10 @@ class _GradMode:
     __slots__ = ("_entries",)
     enabled: bool
 
-    def __init__(self) -> None:
+    def __init__(self, function: Any = None) -> None:
+        name = type(self).__name__
+        if function is not None:
+            raise ArgumentError(f"{name} takes no argument", fix=f"`@{name}()` or `with {name}():`, with parentheses")
         self._entries: list[Entry] = []
 
     def __enter__(self) -> None:
@@ -33,6 +36,8 @@ class _GradMode:
 
     def __call__(self, function: F) -> F:
         mode = type(self)
+        if not callable(function):
+            raise ArgumentError(f"@{mode.__name__}() wraps a function, not {type(function).__name__}")
         if inspect.isasyncgenfunction(function):
             raise ArgumentError(
                 f"@{mode.__name__} cannot wrap the async generator {function.__name__}",

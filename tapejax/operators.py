@@ -6,7 +6,7 @@ The tables are data; what a Tensor can do is what jax arrays can do, with jax's 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -182,9 +182,18 @@ _imag = lift(jnp.imag, name="imag")
 
 
 def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    if len(shape) == 1 and not isinstance(shape[0], (int, np.integer, Tensor)):
+    if len(shape) == 1 and isinstance(shape[0], Iterable) and not isinstance(shape[0], (str, Tensor)):
         shape = tuple(shape[0])
-    return tuple(operator.index(size) for size in shape)
+    return tuple([_integer(size, "sizes and axes") for size in shape])
+
+
+def _integer(number: Any, what: str) -> int:
+    try:
+        return operator.index(number)
+    except TypeError as cause:
+        if type(cause) is not TypeError:  # a tracer says what to do by itself
+            raise
+        raise ArgumentError(f"{number!r} is no integer", fix=f"{what} are integers") from None
 
 
 def reshape(self, *shape, order="C"):
@@ -201,8 +210,10 @@ def transpose(self, *axes):
 
 def astype(self, dtype):
     """The values in another dtype; gradients come back in this one."""
+    if dtype is None:
+        dtype = float
     if dtype not in NUMBERS:  # `int` means jax's default integer, `int64` that very one
-        dtype = jnp.dtype(dtype)
+        dtype = _dtype(dtype)
     return _astype(self, dtype=dtype)
 
 
@@ -211,7 +222,14 @@ def view(self, dtype, *sizes):
     if sizes or isinstance(dtype, (int, tuple)):
         shape = ", ".join(map(str, (dtype, *sizes)))
         raise ArgumentError(f"view takes a dtype, not a shape ({shape})", at=user_line(), fix=f"x.reshape({shape})")
-    return _view(self, dtype=jnp.dtype(dtype))
+    return _view(self, dtype=_dtype(dtype))
+
+
+def _dtype(dtype: Any) -> Any:
+    try:
+        return jnp.dtype(dtype)
+    except TypeError:
+        raise ArgumentError(f"{dtype!r} is no dtype", fix="one of jax.numpy, as jnp.float32, or its name") from None
 
 
 def flatten(self, order="C"):
@@ -221,7 +239,7 @@ def flatten(self, order="C"):
 
 def iterate(self):
     if not self.shape:
-        raise TypeError("iteration over a Tensor with no dimensions")
+        raise ArgumentError("iteration over a Tensor with no dimensions", fix="x.item() is its number")
     return (self[i] for i in range(self.shape[0]))
 
 
@@ -270,6 +288,8 @@ def split_index(
             f"an index of {consumed} axes for a Tensor of {len(shape)}: its shape is {shape}{_masks_among(parts)}",
             fix="one number, slice or integer array per axis at most; a mask counts for each of its own axes",
         )
+    if sum(part is Ellipsis for part in parts) > 1:
+        raise IndexingError("an index with more than one `...`", fix="write `:` for the axes of the others")
     pattern, operands, axis = [], [], 0
     for part in parts:
         if part is None or isinstance(part, bool):
@@ -359,7 +379,10 @@ def _window(part: slice, size: int, operands: list[Any]) -> Any:
 
 
 def _bounds(part: slice) -> list[int | None]:
-    return [None if bound is None else operator.index(bound) for bound in (part.start, part.stop, part.step)]
+    if part.step is not None and part.step == 0:
+        raise ArgumentError("the step of a slice is 0", fix="a step is 1 or more, or negative to go backwards")
+    bounds = (part.start, part.stop, part.step)
+    return [None if bound is None else _integer(bound, "the bounds of a slice") for bound in bounds]
 
 
 def _places(mask: Any, shape: tuple[int, ...], axis: int) -> list[Any]:

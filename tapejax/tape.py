@@ -17,7 +17,7 @@ from threading import current_thread, local
 from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
-from tapejax.errors import ArgumentError, TapeError
+from tapejax.errors import ArgumentError, IndexingError, TapeError
 from tapejax.where import line_of, user_frame, user_line
 
 if TYPE_CHECKING:
@@ -294,7 +294,13 @@ class Tape:
     @overload
     def __getitem__(self, index: slice) -> list[TapeAction]: ...
     def __getitem__(self, index):
-        return self._live()[index]
+        actions = self._live()
+        try:
+            return actions[index]
+        except IndexError:
+            raise IndexingError(f"no action {index} on {self.label}, which has {len(actions)}") from None
+        except TypeError:
+            raise ArgumentError(f"actions are numbered, {index!r} is no number") from None
 
     def __repr__(self) -> str:
         count = len(self)
@@ -341,8 +347,10 @@ class Tape:
         The order is that of the forks, then each child's own. Children that read each other's
         results are merged in the order in which the actions ran.
         """
-        children = list(children)
+        children = list(children) if isinstance(children, (list, tuple, set, Iterator)) else [children]
         for child in children:
+            if not isinstance(child, Tape):
+                raise ArgumentError(f"merge takes tapes, not {type(child).__name__}", fix="tape.merge([child, ...])")
             if child._origin is None or child._origin[0].current() is not self.epoch:
                 raise TapeError(
                     f"{child.label} was not forked from {self.label} since it was last taken",

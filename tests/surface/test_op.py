@@ -233,6 +233,17 @@ def test_bad_input_says_what_to_do(case):
 def test_an_error_of_jax_names_the_op_and_the_line():
     with pytest.raises(ValueError, match="axis 3") as caught:
         tnp.sum(leaf(X), axis=3)
-    note = caught.value.__notes__[-1]
-    assert "tapejax.numpy.sum" in note
-    assert __file__ in note
+    assert isinstance(caught.value, tj.TapejaxError)
+    assert "tapejax.numpy.sum" in caught.value.action
+    assert __file__ in caught.value.at
+    assert caught.value.fix == "of 1 axes the first is 0, the last -1"
+
+
+def test_an_error_of_the_users_own_stays_what_it_is():
+    def mine(x):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        tj.lift(mine)(leaf(X))
+    assert not isinstance(caught.value, tj.TapejaxError)
+    assert __file__ in caught.value.__notes__[-1]
