@@ -196,6 +196,34 @@ def test_the_same_loss_by_tape_grad_jit_and_vmap():
     assert np.allclose(by_tape(x, w), gw, rtol=1e-5, atol=1e-7)
 
 
+# --- lists of integers -----------------------------------------------------------------------------------
+
+CUBE, B = np.arange(24, dtype="f").reshape(2, 3, 4), np.arange(12, dtype="f").reshape(3, 4)
+LISTS = {
+    "einsum": lambda m, x: m.einsum(x, [0, 1, 2], B, [1, 3], [0, 3]), "einsum, no result": lambda m, x: m.einsum(x, [5, 1, 2], B, [1, 2]),
+    "einsum, all": lambda m, x: m.einsum(x, [0, 1, 2], x, [0, 1, 2]), "einsum, ellipsis": lambda m, x: m.einsum(x, [..., 0], B, [1, 0]),
+    "einsum, tuples": lambda m, x: m.einsum(x, (2, 0, 1)), "einsum, order": lambda m, x: m.einsum(x, [2, 0, 1], [1, 2]),
+    "tensordot": lambda m, x: m.tensordot(x, B, [[1, 2], [0, 1]]), "tensordot, one": lambda m, x: m.tensordot(x, B, axes=[1, 0]),
+    "transpose": lambda m, x: m.transpose(x, [2, 0, 1]), "moveaxis": lambda m, x: m.moveaxis(x, [0, 1], [2, 0]),
+    "pad": lambda m, x: m.pad(x, [[1, 1], [0, 0], [2, 0]]), "pad, values": lambda m, x: m.pad(x, [1, 2], constant_values=[3.0, 4.0]),
+    "roll": lambda m, x: m.roll(x, [1, 2], [0, 2]), "flip": lambda m, x: m.flip(x, [0, 1]), "expand_dims": lambda m, x: m.expand_dims(x, [0, 3]),
+    "repeat": lambda m, x: m.repeat(x, np.array([1, 2]), axis=0), "split": lambda m, x: m.split(x, [1, 3], axis=2)[1], "sum": lambda m, x: m.sum(x, axis=[0, 1]),
+    "tile": lambda m, x: m.tile(x, [2, 1, 1]), "reshape": lambda m, x: m.reshape(x, [4, 6]), "broadcast_to": lambda m, x: m.broadcast_to(x, [2, 2, 3, 4]),
+    "fftn": lambda m, x: m.fft.fftn(x, s=[2, 2], axes=[0, 1]).real, "at": lambda m, x: x.at[np.array([0, 1]), np.array([1, 2])].add(1.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_integers_are_options(name):
+    function = LISTS[name]
+    out, pull = jax.vjp(lambda a: function(jnp, a), jnp.asarray(CUBE))
+    ct = jnp.asarray(np.random.default_rng(0).normal(size=out.shape), out.dtype)
+    x = leaf(CUBE)
+    y = function(tnp, x)
+    np.testing.assert_allclose(y.value, out, rtol=1e-6)
+    np.testing.assert_allclose(tj.backward(y, ct)[x], pull(ct)[0], rtol=1e-5, atol=1e-5)
+
+
 # --- bad input ---------------------------------------------------------------------------------------
 
 
