@@ -347,8 +347,8 @@ class Tape:
         The order is that of the forks, then each child's own. Children that read each other's
         results are merged in the order in which the actions ran.
         """
-        children = list(children) if isinstance(children, (list, tuple, set, Iterator)) else [children]
-        for child in children:
+        tapes = list(children) if isinstance(children, (list, tuple, set, Iterator)) else [children]
+        for child in tapes:
             if not isinstance(child, Tape):
                 raise ArgumentError(f"merge takes tapes, not {type(child).__name__}", fix="tape.merge([child, ...])")
             if child._origin is None or child._origin[0].current() is not self.epoch:
@@ -359,22 +359,22 @@ class Tape:
                 )
             if child._entries:
                 raise TapeError(f"{child.label} is still recording", at=user_line(), fix="leave its `with` block first")
-        children.sort(key=lambda child: child._origin[1])
-        epochs = {child.epoch: child for child in children}
-        if len(epochs) != len(children):
+        tapes.sort(key=lambda child: child._origin[1])
+        epochs = {child.epoch: child for child in tapes}
+        if len(epochs) != len(tapes):
             raise TapeError("a tape was given to merge twice", at=user_line())
         crossed = any(
             producer is not None and epochs.get(getattr(producer, "epoch", None), child) is not child
-            for child in children
+            for child in tapes
             for action in child
             for producer in (id.producer for id in action.inputs or ())
         )
-        actions = [action for child in children for action in child]
+        actions = [action for child in tapes for action in child]
         if crossed:
             actions.sort(key=lambda action: getattr(action, "sequence", 0))
         for action in actions:
             self.append(action)
-        for child in children:
+        for child in tapes:
             child.epoch.merged_into = self.epoch
             child._start([])
             child._origin = (self.epoch, child._origin[1])
@@ -587,20 +587,26 @@ def leave(block: Any, name: str) -> None:
     scope, entries = current_scope(), block._entries
     if not entries:
         raise TapeError(f"{name} was left, but had not been entered", fix="use `with`, which does both, once each")
-    here = [each.entry for each in layers(scope)]
-    entry = next((entry for entry in reversed(entries) if entry in here), entries[-1])
+    entry = entries[-1]
+    if scope.entry is not entry:  # not the innermost here, or entered elsewhere
+        here = [layer.entry for layer in layers(scope)]
+        entry = next((entry for entry in reversed(entries) if entry in here), entry)
+        if entry not in here and entry.scope is not None:
+            entry.scope.thread = None  # nobody's: whoever finds it in a context makes it anew, see `current_scope`
     entries.remove(entry)
     entry.left = True
-    if entry not in here and entry.scope is not None:
-        entry.scope.thread = None  # nobody's: whoever finds it in a context makes it anew, see `current_scope`
     entry.scope = None
     restore(scope)
 
 
 def restore(scope: Scope) -> None:
     """Make a scope the current one again, without the blocks that have been left since."""
-    made = layers(scope)
-    set_scope(_without_left(made) if any([layer.entry.left for layer in made]) else scope)
+    while scope.entry is not None and scope.entry.left and scope.outer is not None:
+        scope = scope.outer
+    if scope.entry is not None:
+        made = layers(scope)
+        scope = _without_left(made) if any([layer.entry.left for layer in made]) else scope
+    set_scope(scope)
 
 
 def layers(scope: Scope) -> list[Any]:
