@@ -18,11 +18,11 @@ import numpy as np
 
 from tapejax.errors import ArgumentError, ClosureError
 from tapejax.gradients import Gradients
-from tapejax.lift import Lifted, is_data, is_tensor, lift
+from tapejax.lift import Lifted, is_data, is_tensor, lift, static_arguments
 from tapejax.plan import OpAction
 from tapejax.recording import is_known_over_arrays, plain, remember_over_arrays, wants_arrays
 from tapejax.surface import functions
-from tapejax.tape import Scope, Tape, current_scope, next_number, set_scope
+from tapejax.tape import Scope, Tape, current_scope, next_number, restore, set_scope
 from tapejax.tensor import Tensor, make
 from tapejax.transforms import check_callable, flatten
 from tapejax.where import user_line
@@ -109,7 +109,7 @@ class Jitted:
             error.add_note(f"  fix     {fix}")
             raise
         finally:
-            set_scope(outer)
+            restore(outer)
         if any(isinstance(leaf, Gradients) for leaf in flatten(out)[0]):
             raise ArgumentError(
                 f"{self.name} returns Gradients, whose tensors exist in the compiled program only",
@@ -248,8 +248,7 @@ def jit(
             donate_argnums=donate_argnums, donate_argnames=donate_argnames, **options,
         )  # fmt: skip
     check_callable(fun)
-    numbers = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
-    names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
+    numbers, names = static_arguments(static_argnums, static_argnames)
     return Jitted(fun, numbers, names, options | {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames})
 
 

@@ -54,7 +54,12 @@ def backward(
     >>> grads[x], grads[h]
     (Array([2., 4.], dtype=float32), Array([1., 1.], dtype=float32))
     """
-    tape = current_tape() if tape is None else tape
+    if tape is None:
+        tape = current_tape()
+    elif not isinstance(tape, Tape):
+        raise ArgumentError(
+            f"tape={tape!r} is not a Tape", fix="the one of `with Tape() as tape:`, or none for the current one"
+        )
     leaves = None if wrt is None else _leaves(wrt)
     if leaves is not None and seed is None and type(root) is Tensor and not (retain_tape or create_graph):
         found = hot.step(root, leaves, tape)
@@ -222,11 +227,15 @@ def _check_root(root: Tensor, tape: Tape) -> None:
             action=repr(root.id.producer),
             fix="run the forward again, or keep the tape with backward(..., retain_tape=True)",
         )
+    reads = tape.label if tape.label != epoch.label else f"another one, {tape.label} in another context"
+    fix = "call that tape's own backward: tape.backward(root)"
+    if epoch.ambient:
+        fix = "call backward where the root was computed, or record with `with Tape() as tape:` and use tape.backward(root)"
     raise WrongTapeError(
-        f"the root {root.id!r} was recorded on {epoch.label}, but backward reads {tape.label}",
+        f"the root {root.id!r} was recorded on {epoch.label}, but backward reads {reads}",
         at=user_line(),
         action=repr(root.id.producer),
-        fix="call that tape's own backward: tape.backward(root)",
+        fix=fix,
     )
 
 
@@ -249,8 +258,14 @@ _TENSOR = frozenset([Tensor])
 def _seed(root: Tensor, seed: Any) -> Any:
     if seed is None:
         return ones_like(root)
-    given = seed.value if isinstance(seed, Tensor) else jnp.asarray(seed)
-    if given.shape != root.shape or (given.dtype != root.dtype and not given.weak_type):
+    try:
+        given = seed.value if isinstance(seed, Tensor) else jnp.asarray(seed)
+    except (TypeError, ValueError, OverflowError) as cause:
+        raise SeedError(
+            f"a {type(seed).__name__} is no seed: {cause}", fix="give numbers of the root's shape"
+        ) from None
+    narrows = jnp.iscomplexobj(given) and not jnp.issubdtype(root.dtype, jnp.complexfloating)
+    if given.shape != root.shape or narrows or (given.dtype != root.dtype and not given.weak_type):
         raise SeedError(
             f"the seed is {given.dtype}{list(given.shape)}, the root {root.id!r} is {root.dtype}{list(root.shape)}",
             at=user_line(),

@@ -60,13 +60,18 @@ def _rebuild(cls, args, state):
     return error
 
 
-def explain(error: Exception, action: str) -> None:
-    """An error that jax raised while an op was planned also says which op, on which line, and a known way out."""
+def explain(error: Exception, action: str, *, of_jax: bool) -> None:
+    """An error that was raised while an op was planned also says which op, on which line, and a known way out.
+
+    of_jax: the op is a function of jax, so that a plain error of it becomes one of ours. What a function of the
+    user's raises stays what it is.
+    """
     if hasattr(error, "what") or any(note.startswith("  at ") for note in getattr(error, "__notes__", ())):
         return
-    fix = habits.of_keyword(error)
-    if fix is not None:
-        raise ArgumentError(str(error), action=action, fix=fix) from None
+    kinds = {TypeError: ArgumentError, ValueError: ArgumentError, NameError: ArgumentError, IndexError: IndexingError}
+    kind = kinds.get(type(error))
+    if of_jax and kind is not None:
+        raise kind(str(error), action=action, fix=habits.of_message(str(error))) from error
     error.add_note(f"  at      {user_line()}\n  action  {action}")
 
 
@@ -165,6 +170,10 @@ class ImmutableTensorError(TapejaxError, TypeError):
 
 class UnknownAttributeError(TapejaxError, AttributeError):
     """A name that tensors of another library have; the message gives what to write here."""
+
+
+class IndexingError(TapejaxError, IndexError):
+    """An index that does not fit its Tensor: a number out of range, a mask of another shape, too many of them."""
 
 
 class ConcreteValueError(TapejaxError, TypeError):

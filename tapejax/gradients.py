@@ -47,7 +47,11 @@ class Gradients:
         """File a gradient; add it to the one that is there already, which must be alike."""
         number = _number(key)
         if not isinstance(gradient, (jax.Array, Tensor)):
-            gradient = jnp.asarray(gradient)
+            try:
+                gradient = jnp.asarray(gradient)
+            except (TypeError, ValueError, OverflowError) as cause:
+                what = f"a {type(gradient).__name__} is no gradient: {cause}"
+                raise GradientMismatchError(what, fix="give an array of the tensor's shape and dtype") from None
         if isinstance(key, Tensor):
             _check_fits(key, gradient)
         self.add(number, gradient)
@@ -137,6 +141,8 @@ class Gradients:
 
     def map(self, function: Callable[[Any], Any]) -> Gradients:
         """A function of each gradient, by tensor again."""
+        if not callable(function):
+            raise ArgumentError(f"map takes a function, not {type(function).__name__}")
         made = Gradients()
         made._sums = {number: function(value) for number, value in self._sums.items()}
         made._told = self._told

@@ -76,7 +76,25 @@ def of_attribute(name: str) -> str | None:
     return found
 
 
-def of_keyword(error: Exception) -> str | None:
-    """What to write instead of a keyword that a function refused."""
-    found = re.search(r"unexpected keyword argument '(dim|keepdim)'", str(error))
-    return found and "NumPy's names: axis= for dim=, keepdims= for keepdim="
+# What jax says of a wrong argument, and what to do about it; in braces what was found in parentheses.
+MESSAGES = {
+    r"unexpected keyword argument '(?:dim|keepdim)'": "NumPy's names: axis= for dim=, keepdims= for keepdim=",
+    r"axis -?\d+ is out of bounds for array of dimension (\d+)": "of {0} axes the first is 0, the last -1",
+    r"index -?\d+ is out of bounds for axis 0 with size (\d+)": "of {0} axes the first is 0, the last -1",  # swapaxes
+    r"[Ii]ncompatible shapes": "counted from the last axis, sizes must be equal, or one of them 1",
+    r"contracting dimensions": "the axes that are summed over must have one size: see both shapes, and x.T",
+    r"cannot reshape": "the sizes must multiply to the number of elements; one of them may be -1",
+    r"isn't a permutation": "name every axis once",
+    r"unbound axis name": "an axis is a number, or a tuple of them; a name is one of jax.vmap or shard_map around it",
+    r"interpreted as an integer|of integral type|be an integer type|object is not iterable": "axes, shapes and counts are integers, or tuples of them",
+    r"data type .* not understood": "a dtype is one of jax.numpy, as jnp.float32, or its name",
+}
+
+
+def of_message(message: str) -> str | None:
+    """What to do about an argument that a function of jax refused."""
+    for pattern, fix in MESSAGES.items():
+        found = re.search(pattern, message)
+        if found:
+            return fix.format(*found.groups())
+    return None

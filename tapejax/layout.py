@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tapejax.errors import explain
 from tapejax.executables import Executable
 from tapejax.plan import Plan
 
@@ -142,7 +141,7 @@ class Layout:
                     step.forward(env)
                     continue
                 except Exception as error:
-                    explain(error, f"{step.plan.name}, recorded at {lines(step.results[0]) or 'an unknown line'}")
+                    error.add_note(f"  at      {lines(step.results[0])}\n  action  {step.plan!r}, when it ran")
                     failed = error
             errors.update(dict.fromkeys(step.results, failed))
         return env, errors

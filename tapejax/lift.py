@@ -12,7 +12,7 @@ import inspect
 import operator
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakSet, finalize, ref
 
@@ -215,7 +215,8 @@ class Lifted:
         try:
             plan = Plan(self.name, flat, [t.value for t in tensors], wrt, self.options)
         except Exception as error:
-            explain(error, f"{self._full_name()} of {' '.join(t.aval.str_short() for t in tensors)}")
+            action = f"{self._full_name()} of {' '.join(t.aval.str_short() for t in tensors)}"
+            explain(error, action, of_jax=is_of_jax(function))
             raise
         plan.shown = _shown(function, args, kwargs)
         with self._lock:
@@ -246,6 +247,12 @@ def name_after(wrapper: Callable[..., Any], function: Callable[..., Any]) -> Non
     wrapper.__name__ = wrapper.__qualname__ = getattr(function, "__name__", type(function).__name__)
     wrapper.__wrapped__ = function  # type: ignore[attr-defined]
     wrapper.__signature__ = _VALUES  # type: ignore[attr-defined]
+
+
+def is_of_jax(function: Callable[..., Any]) -> bool:
+    """Whether it is one of jax's own, or one that we wrote around these."""
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return module.split(".")[0] in ("jax", "jaxlib", "numpy", "tapejax")
 
 
 def _shown(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> str:
@@ -505,11 +512,27 @@ def lift(
         raise ArgumentError(f"lift takes a function, not {type(function).__name__}", at=user_line())
     if foreign not in ("jax", "error"):
         raise ArgumentError(f"unknown policy foreign={foreign!r}", at=user_line(), fix='foreign="jax" or "error"')
-    nums = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
-    names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
+    if name is not None and not isinstance(name, str):
+        raise ArgumentError(f"the name of an op is a string, not {type(name).__name__}")
+    nums, names = static_arguments(static_argnums, static_argnames)
     nums, names = _complete_static(function, nums, names)
     name = name or getattr(function, "__name__", type(function).__name__)
     return Lifted(function, name, nums, names, Options(ignore_custom_rules, foreign))
+
+
+def static_arguments(static_argnums: Any, static_argnames: Any) -> tuple[set[int], set[str]]:
+    """Static positions and names, each given as one or as several."""
+    sorted_out = []
+    for given, kind, what in ((static_argnums, int, "static_argnums"), (static_argnames, str, "static_argnames")):
+        several = {given} if isinstance(given, kind) else given
+        if (
+            isinstance(several, str)
+            or not isinstance(several, Iterable)
+            or not all(isinstance(one, kind) for one in several)
+        ):
+            raise ArgumentError(f"{what}={given!r}", fix="positions are integers, names strings, or tuples of them")
+        sorted_out.append(set(several))
+    return sorted_out[0], sorted_out[1]
 
 
 def _complete_static(function, nums: set[int], names: set[str]) -> tuple[set[int], set[str]]:

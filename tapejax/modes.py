@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tapejax.errors import ArgumentError
-from tapejax.tape import Scope, current_scope, set_scope
+from tapejax.tape import Entry, Scope, enter, leave
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -16,22 +16,28 @@ F = TypeVar("F", bound=Callable[..., Any])
 class _GradMode:
     """Switch recording off or on: a context manager, and a decorator for functions and generators."""
 
-    __slots__ = ("_outer",)
+    __slots__ = ("_entries",)
     enabled: bool
 
-    def __init__(self) -> None:
-        self._outer: list[Scope] = []
+    def __init__(self, function: Any = None) -> None:
+        name = type(self).__name__
+        if function is not None:
+            raise ArgumentError(f"{name} takes no argument", fix=f"`@{name}()` or `with {name}():`, with parentheses")
+        self._entries: list[Entry] = []
 
     def __enter__(self) -> None:
-        outer = current_scope()
-        self._outer.append(outer)
-        set_scope(Scope(outer.tape, self.enabled, (outer.thread, outer.task), outer.bindings, outer.manner))
+        enter(self)
 
     def __exit__(self, *exc_info: object) -> None:
-        set_scope(self._outer.pop())
+        leave(self, type(self).__name__)
+
+    def _inside(self, outer: Scope) -> Scope:
+        return Scope(outer.tape, self.enabled, (outer.thread, outer.task), outer.bindings, outer.manner)
 
     def __call__(self, function: F) -> F:
         mode = type(self)
+        if not callable(function):
+            raise ArgumentError(f"@{mode.__name__}() wraps a function, not {type(function).__name__}")
         if inspect.isasyncgenfunction(function):
             raise ArgumentError(
                 f"@{mode.__name__} cannot wrap the async generator {function.__name__}",

@@ -6,18 +6,18 @@ The tables are data; what a Tensor can do is what jax arrays can do, with jax's 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax.errors import ArgumentError, TensorConversionError
+from tapejax.errors import ArgumentError, IndexingError, TensorConversionError
 from tapejax.lift import NUMBERS, PLAIN_OPTIONS, Lifted, as_tensor, is_data, lift, run
 from tapejax.straight import straight
 from tapejax.tape import current_scope
-from tapejax.tensor import Tensor, Tracer
+from tapejax.tensor import Tensor, Tracer, tensor
 from tapejax.where import user_line
 
 _x64 = jax.enable_x64
@@ -182,9 +182,18 @@ _imag = lift(jnp.imag, name="imag")
 
 
 def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    if len(shape) == 1 and not isinstance(shape[0], (int, np.integer, Tensor)):
+    if len(shape) == 1 and isinstance(shape[0], Iterable) and not isinstance(shape[0], (str, Tensor)):
         shape = tuple(shape[0])
-    return tuple(operator.index(size) for size in shape)
+    return tuple([_integer(size, "sizes and axes") for size in shape])
+
+
+def _integer(number: Any, what: str) -> int:
+    try:
+        return operator.index(number)
+    except TypeError as cause:
+        if type(cause) is not TypeError:  # a tracer says what to do by itself
+            raise
+        raise ArgumentError(f"{number!r} is no integer", fix=f"{what} are integers") from None
 
 
 def reshape(self, *shape, order="C"):
@@ -201,8 +210,10 @@ def transpose(self, *axes):
 
 def astype(self, dtype):
     """The values in another dtype; gradients come back in this one."""
+    if dtype is None:
+        dtype = float
     if dtype not in NUMBERS:  # `int` means jax's default integer, `int64` that very one
-        dtype = jnp.dtype(dtype)
+        dtype = _dtype(dtype)
     return _astype(self, dtype=dtype)
 
 
@@ -211,7 +222,14 @@ def view(self, dtype, *sizes):
     if sizes or isinstance(dtype, (int, tuple)):
         shape = ", ".join(map(str, (dtype, *sizes)))
         raise ArgumentError(f"view takes a dtype, not a shape ({shape})", at=user_line(), fix=f"x.reshape({shape})")
-    return _view(self, dtype=jnp.dtype(dtype))
+    return _view(self, dtype=_dtype(dtype))
+
+
+def _dtype(dtype: Any) -> Any:
+    try:
+        return jnp.dtype(dtype)
+    except TypeError:
+        raise ArgumentError(f"{dtype!r} is no dtype", fix="one of jax.numpy, as jnp.float32, or its name") from None
 
 
 def flatten(self, order="C"):
@@ -221,7 +239,7 @@ def flatten(self, order="C"):
 
 def iterate(self):
     if not self.shape:
-        raise TypeError("iteration over a Tensor with no dimensions")
+        raise ArgumentError("iteration over a Tensor with no dimensions", fix="x.item() is its number")
     return (self[i] for i in range(self.shape[0]))
 
 
@@ -255,52 +273,104 @@ class Window(int):
     """A slice of this length whose start is an operand, so that x[i:i+n] is one plan for every i."""
 
 
-def split_index(shape: tuple[int, ...], index: Any, *, fixed: bool = False) -> tuple[Pattern, list[Any]]:
+def split_index(
+    shape: tuple[int, ...], index: Any, *, fixed: bool = False, numbers: bool = True, arrays: bool = True
+) -> tuple[Pattern, list[Any]]:
     """An index as its pattern and its operands, checked against the shape.
 
     fixed: numbers are part of the pattern. Under a trace that makes the smaller program.
+    numbers, arrays: refuse those that are out of range, where jax would clamp or drop in silence.
     """
-    parts = list(index) if isinstance(index, tuple) else [index]
-    parts = [jnp.asarray(part) if isinstance(part, list) else part for part in parts]
-    parts = [opened for part in parts for opened in _open_mask(part)]
-    consumed = sum(1 for part in parts if part is not None and part is not Ellipsis)
+    parts = [_as_part(part) for part in (index if isinstance(index, tuple) else (index,))]
+    consumed = sum(map(_axes_of, parts))
     if consumed > len(shape):
-        raise IndexError(f"{consumed} indices for a Tensor with {len(shape)} dimensions")
+        raise IndexingError(
+            f"an index of {consumed} axes for a Tensor of {len(shape)}: its shape is {shape}{_masks_among(parts)}",
+            fix="one number, slice or integer array per axis at most; a mask counts for each of its own axes",
+        )
+    if sum(part is Ellipsis for part in parts) > 1:
+        raise IndexingError("an index with more than one `...`", fix="write `:` for the axes of the others")
     pattern, operands, axis = [], [], 0
     for part in parts:
-        if part is None or isinstance(part, (bool, np.bool_)):
-            pattern.append(None if part is None else bool(part))
-            continue
-        if part is Ellipsis:
+        if part is None or isinstance(part, bool):
+            pattern.append(part)
+        elif part is Ellipsis:
             pattern.append(part)
             axis += len(shape) - consumed
-            continue
-        if isinstance(part, slice):
+        elif isinstance(part, slice):
             pattern.append(part if fixed else _window(part, shape[axis], operands))
-        elif isinstance(part, (int, np.integer)):
-            size = shape[axis]
-            if not -size <= part < size:  # jax would clamp in silence
-                raise IndexError(f"index {part} is out of bounds for axis {axis} with size {size}")
-            if fixed:
-                pattern.append(int(part) % size)
-            else:
-                pattern.append(HOLE)
-                operands.append(int(part) % size)
-        elif isinstance(part, (Tensor, jax.Array, np.ndarray)):
+        elif _is_mask(part):
+            places = _places(part, shape, axis)
+            pattern += [HOLE] * len(places)
+            operands += places
+        elif isinstance(part, int):
+            if numbers:
+                _check_range(part, part, axis, shape[axis])
+                part %= shape[axis]
+            pattern.append(part if fixed else HOLE)
+            operands += [] if fixed else [part]
+        else:
+            if arrays:
+                _check_array(part, axis, shape[axis])
             pattern.append(HOLE)
             operands.append(part)
-        else:
-            raise ArgumentError(
-                f"a Tensor cannot be indexed by {type(part).__name__}",
-                at=user_line(),
-                fix="use integers, slices, None, ..., integer or boolean arrays",
-            )
-        axis += 1
+        axis += _axes_of(part)
     return Pattern(tuple(pattern)), operands
 
 
+def _as_part(part: Any) -> Any:
+    """A part of an index as None, ..., a bool, an int, a slice, or an array or Tensor of integers or booleans."""
+    if isinstance(part, (list, range)):
+        part = tensor(list(part)) if part else np.zeros(0, np.int32)  # which would be floats
+    if part is None or part is Ellipsis or isinstance(part, (slice, bool, int)):
+        return part
+    if isinstance(part, (np.bool_, np.integer)):
+        return part.item()
+    if isinstance(part, (Tensor, jax.Array, np.ndarray)):
+        if part.dtype == bool and not part.shape:
+            return bool(_concrete_mask(part))
+        if part.dtype == bool or jnp.issubdtype(part.dtype, jnp.integer):
+            return part
+    kind = f"{part.dtype} numbers" if hasattr(part, "dtype") else type(part).__name__
+    raise ArgumentError(
+        f"a Tensor cannot be indexed by {kind}", fix="use integers, slices, None, ..., integer or boolean arrays"
+    )
+
+
+def _axes_of(part: Any) -> int:
+    """How many axes of the Tensor a part of an index stands for."""
+    if part is None or part is Ellipsis or isinstance(part, bool):
+        return 0
+    return part.ndim if _is_mask(part) else 1
+
+
+def _is_mask(part: Any) -> bool:
+    return hasattr(part, "dtype") and part.dtype == bool
+
+
+def _masks_among(parts: list[Any]) -> str:
+    shapes = [str(part.shape) for part in parts if _is_mask(part)]
+    return f", that of the mask {', '.join(shapes)}" if shapes else ""
+
+
+def _check_array(part: Any, axis: int, size: int) -> None:
+    value = part.value if isinstance(part, Tensor) else part
+    if isinstance(value, Tracer) or not value.size or not getattr(value, "is_fully_addressable", True):
+        return
+    found = np.asarray(value)
+    _check_range(int(found.min()), int(found.max()), axis, size)
+
+
+def _check_range(low: int, high: int, axis: int, size: int) -> None:
+    if not -size <= low <= high < size:
+        raise IndexingError(
+            f"index {low if low < -size else high} is out of bounds for axis {axis} with size {size}",
+            fix=f"use {-size} to {size - 1}" if size else "the axis is empty: there is nothing to pick",
+        )
+
+
 def _window(part: slice, size: int, operands: list[Any]) -> Any:
-    bounds = [None if b is None else operator.index(b) for b in (part.start, part.stop, part.step)]
+    bounds = _bounds(part)
     start, stop, step = slice(*bounds).indices(size)
     if step != 1 or (start == 0 and stop >= size) or stop <= start:
         return slice(*bounds)
@@ -308,18 +378,33 @@ def _window(part: slice, size: int, operands: list[Any]) -> Any:
     return Window(stop - start)
 
 
-def _open_mask(part: Any) -> list[Any]:
+def _bounds(part: slice) -> list[int | None]:
+    if part.step is not None and part.step == 0:
+        raise ArgumentError("the step of a slice is 0", fix="a step is 1 or more, or negative to go backwards")
+    bounds = (part.start, part.stop, part.step)
+    return [None if bound is None else _integer(bound, "the bounds of a slice") for bound in bounds]
+
+
+def _places(mask: Any, shape: tuple[int, ...], axis: int) -> list[Any]:
     """A boolean mask picks a number of elements that only its values tell: integer arrays instead."""
-    if not (isinstance(part, (Tensor, jax.Array, np.ndarray)) and part.dtype == bool):
-        return [part]
-    value = part.value if isinstance(part, Tensor) else part
-    if isinstance(value, jax.core.Tracer):
+    covered = shape[axis : axis + mask.ndim]
+    if mask.shape != covered:
+        axes = f"axis {axis}" if mask.ndim == 1 else f"axes {axis} to {axis + mask.ndim - 1}"
+        raise IndexingError(
+            f"a boolean mask of shape {mask.shape} for {axes} of a Tensor of shape {shape}",
+            fix=f"a mask has the sizes of the axes it stands for, here {covered}",
+        )
+    return [jnp.asarray(found) for found in np.nonzero(np.asarray(_concrete_mask(mask)))]
+
+
+def _concrete_mask(mask: Any) -> Any:
+    value = mask.value if isinstance(mask, Tensor) else mask
+    if isinstance(value, Tracer):
         raise ArgumentError(
             "a boolean mask under jit, vmap or grad gives a result of unknown size",
-            at=user_line(),
             fix="tapejax.numpy.where(mask, x, 0) keeps the shape",
         )
-    return [jnp.asarray(found) for found in np.nonzero(np.asarray(value))]
+    return value
 
 
 def joined(x: Any, pattern: Pattern, operands: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -404,18 +489,21 @@ class AtIndex:
     def __init__(self, tensor: Tensor, index: Any):
         self.tensor, self.index = tensor, index
 
-    def _parts(self) -> tuple[Pattern, list[Any]]:
+    def _parts(self, options: dict[str, Any]) -> tuple[Pattern, list[Any]]:
         # Where elements are written a window stays a slice: its numbers are part of the pattern.
         parts = self.index if isinstance(self.index, tuple) else (self.index,)
-        slices = [part for part in parts if isinstance(part, slice)]
+        slices = [slice(*_bounds(part)) for part in parts if isinstance(part, slice)]
         pattern, operands = split_index(
-            self.tensor.shape, tuple(slice(None) if isinstance(p, slice) else p for p in parts)
+            self.tensor.shape,
+            tuple(slice(None) if isinstance(p, slice) else p for p in parts),
+            numbers="mode" not in options,
+            arrays=False,  # jax drops, fills or clamps them, as `mode` says
         )
         given = iter(slices)
         return Pattern(tuple(next(given) if isinstance(p, slice) else p for p in pattern.parts)), operands
 
     def get(self, **options: Any) -> Tensor:
-        pattern, operands = self._parts()
+        pattern, operands = self._parts(options)
         return _at_get(self.tensor, *operands, pattern=pattern, options=tuple(sorted(options.items())))
 
     def apply(self, function: Callable[[Any], Any], **options: Any) -> Tensor:
@@ -440,7 +528,7 @@ def _at_method(name: str):
 
     def method(self, value, **options):
         value = jnp.asarray(value) if isinstance(value, (list, tuple)) else value
-        pattern, operands = self._parts()
+        pattern, operands = self._parts(options)
         return op(self.tensor, value, *operands, pattern=pattern, options=tuple(sorted(options.items())))
 
     method.__name__ = name

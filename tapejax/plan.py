@@ -117,7 +117,7 @@ class Plan:
             try:
                 found = Plan(self.name, self.function, [tensor.value for tensor in tensors], self.wrt, self.options)
             except Exception as error:
-                explain(error, f"{self.name} of {' '.join(aval.str_short() for aval in self.examples)}")
+                explain(error, f"{self.name} of {' '.join(a.str_short() for a in self.examples)}", of_jax=False)
                 raise
             found.shown = self.shown
             self.variants[settings] = found

@@ -147,7 +147,8 @@ class Growing:
 
     def constant(self, value: Any, aval: Any) -> int:
         slot = self.slot_for(aval)
-        self.constants[slot] = value
+        # Of jax's literals only a bool has no dtype, which rules read.
+        self.constants[slot] = np.bool_(value) if type(value) is bool else value
         return slot
 
     def add(self, eqn: Any, inputs: Sequence[int], calls: tuple[Any, ...] = ()) -> Sequence[int]:

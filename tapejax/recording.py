@@ -29,7 +29,7 @@ from tapejax.higher_order import Alias
 from tapejax.lift import as_tensor, is_data, is_tensor, lift, scalar
 from tapejax.plan import OpAction
 from tapejax.surface import functions
-from tapejax.tape import Pending, Scope, current_scope, next_number, set_scope, written
+from tapejax.tape import Pending, Scope, current_scope, next_number, restore, set_scope, written
 from tapejax.tensor import Tensor, make
 from tapejax.where import user_line
 
@@ -110,7 +110,7 @@ def record(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], chos
     try:
         result = _call(function, given, structure, leaves, outer.enabled)
     finally:
-        set_scope(outer)
+        restore(outer)
     actions = tape.entries()
     stand_ins = list(leaves.values())
     joined = outer.enabled and (
@@ -168,7 +168,8 @@ def _call(
 
 def wants_arrays(refusal: Exception) -> bool:
     """Whether an error says that a Tensor came where jax wants an array."""
-    return "Tensor" in str(refusal) and not isinstance(refusal, UnknownAttributeError)
+    said = getattr(refusal, "what", None) or str(refusal)  # without the user's line, which may say anything
+    return "Tensor" in said and not isinstance(refusal, UnknownAttributeError)
 
 
 def is_known_over_arrays(function: Any) -> bool:

@@ -305,13 +305,19 @@ def _reached(program: Program, active, entries, wanted: Sequence[bool]) -> tuple
 
 def _depends(program: Program, wrt: Sequence[bool]) -> tuple[bool, ...]:
     """For each output, whether a derivative is defined for it, be it zero everywhere."""
+    avals = program.avals
     depends = {slot for slot, wanted in zip(program.inputs, wrt, strict=True) if wanted}
+    is_empty = lambda slot: avals[slot].size == 0 and is_inexact(avals[slot])
+    if depends:  # jax makes an empty array without a look at what its elements would be taken from
+        depends.update(filter(is_empty, program.constants))
     for eqn in program.eqns:
         if depends.isdisjoint(eqn.inputs):
+            if depends:
+                depends.update(filter(is_empty, eqn.outputs))
             continue
         entry = rules.lookup(eqn.primitive)
         if not (entry is not None and entry.kind == "constant" and entry.stops):
-            depends.update(slot for slot in eqn.outputs if is_inexact(program.avals[slot]))
+            depends.update(slot for slot in eqn.outputs if is_inexact(avals[slot]))
     return tuple(slot in depends for slot in program.outputs)
 
 

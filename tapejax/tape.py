@@ -13,11 +13,11 @@ from asyncio import _get_running_loop as running_loop  # exported for event loop
 from asyncio import current_task
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from threading import local
+from threading import current_thread, local
 from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
-from tapejax.errors import ArgumentError, TapeError
+from tapejax.errors import ArgumentError, IndexingError, TapeError
 from tapejax.where import line_of, user_frame, user_line
 
 if TYPE_CHECKING:
@@ -115,6 +115,18 @@ class TapeAction:
         return self.name()
 
 
+def check_action(action: Any) -> None:
+    """Refuse what cannot be run backward."""
+    if isinstance(action, type) and issubclass(action, TapeAction):
+        name = action.__name__
+        raise ArgumentError(f"{name} is a class, not a TapeAction", fix=f"record an instance of it: {name}(...)")
+    if isinstance(action, type) or not callable(getattr(action, "backward", None)):
+        raise ArgumentError(
+            f"a {type(action).__name__} is not a TapeAction",
+            fix="subclass tapejax.TapeAction and implement backward(grads) and name()",
+        )
+
+
 class Pending:
     """A stretch of the log that has yet to be written as actions: see block.py."""
 
@@ -166,10 +178,11 @@ class Epoch:
     It holds no actions, so that an action never keeps a whole tape alive.
     """
 
-    __slots__ = ("_by", "label", "merged_into")
+    __slots__ = ("_by", "ambient", "label", "merged_into")
 
-    def __init__(self, label: str):
+    def __init__(self, label: str, ambient: bool = False):
         self.label = label
+        self.ambient = ambient
         self.merged_into: Epoch | None = None
         self._by: tuple[str, Any] | None = None
 
@@ -209,7 +222,7 @@ class Tape:
     weak = False  # whether it keeps only the actions that a live tensor can reach
     manner: Any = None  # how ops run while it records, if not as usual: see Scope
 
-    __slots__ = ("__weakref__", "_forks", "_log", "_origin", "_outer", "_owner", "block", "detail", "epoch", "guarded", "label")  # fmt: skip
+    __slots__ = ("__weakref__", "_entries", "_forks", "_log", "_origin", "_owner", "block", "detail", "epoch", "guarded", "label")  # fmt: skip
 
     def __init__(self, *, detail: str = "ops", label: str | None = None):
         if detail not in ("ops", "primitives"):
@@ -218,29 +231,25 @@ class Tape:
         self.detail = detail
         self.guarded = False  # whether taking a recorded Tensor apart, as a pytree, is refused
         self._owner: tuple[object, Any] | None = None
-        self._outer: list[Scope | None] = []
+        self._entries: list[Entry] = []
         self._forks = 0
         self._origin: tuple[Epoch, int] | None = None
         self._log: list[Any] = []
         self.block: Any = None  # takes the calls that are noted here, until something else comes
-        self.epoch = Epoch(self.label)
+        self.epoch = Epoch(self.label, self.weak)
 
-    def _start(self) -> Epoch:
+    def _start(self) -> tuple[Epoch, list[Any]]:
         """Begin anew, with nothing; what was before. One step: an interrupt comes before it or after it."""
-        fresh, before = Epoch(self.label), self.epoch
-        self.epoch, self._log, self.block = fresh, [], None
+        fresh, log = Epoch(self.label, self.weak), []
+        before = self.epoch, self._log
+        self.epoch, self._log, self.block = fresh, log, None
         return before
 
     # -- the log ------------------------------------------------------------------------------
 
     def push(self, action: TapeAction) -> None:
         """Put an action at the end of the log."""
-        if not callable(getattr(action, "backward", None)):
-            raise ArgumentError(
-                f"a {type(action).__name__} is not a TapeAction",
-                at=user_line(),
-                fix="subclass tapejax.TapeAction and implement backward(grads) and name()",
-            )
+        check_action(action)
         self.append(action)
 
     def append(self, action: Any) -> None:
@@ -259,14 +268,14 @@ class Tape:
 
     def take_entries(self, by: str) -> list[Any]:
         """`take_all`, with what is pending left so."""
-        taken = self.entries()
-        self.restart(by)
-        return taken
+        return _entries(self.restart(by))
 
-    def restart(self, by: str) -> None:
-        """Its content is consumed: begin anew."""
+    def restart(self, by: str) -> list[Any]:
+        """Its content is consumed: begin anew; what was in the log."""
         where = user_frame(3)
-        self._start()._by = by, where
+        epoch, log = self._start()
+        epoch._by = by, where
+        return log
 
     def is_just(self, block: Any) -> bool:
         """Whether these calls are all it holds."""
@@ -274,12 +283,7 @@ class Tape:
 
     def entries(self) -> list[Any]:
         """The log: actions, and stretches of it that are pending."""
-        found: list[Any] = []
-        for entry in map(_referred, self._log):
-            again = found and entry is found[-1] and isinstance(entry, Pending)
-            if entry is not None and not again:
-                found.append(entry)
-        return found
+        return _entries(self._log)
 
     def _live(self) -> list[TapeAction]:
         return written(self.entries())
@@ -302,7 +306,13 @@ class Tape:
     @overload
     def __getitem__(self, index: slice) -> list[TapeAction]: ...
     def __getitem__(self, index):
-        return self._live()[index]
+        actions = self._live()
+        try:
+            return actions[index]
+        except IndexError:
+            raise IndexingError(f"no action {index} on {self.label}, which has {len(actions)}") from None
+        except TypeError:
+            raise ArgumentError(f"actions are numbered, {index!r} is no number") from None
 
     def __repr__(self) -> str:
         count = len(self)
@@ -316,22 +326,22 @@ class Tape:
 
     def __enter__(self) -> Tape:
         me = whoami()
-        if self._outer and self._owner != me:
+        if self._entries and self._owner != me:
             raise TapeError(
                 f"{self.label} is in use by another thread or task",
                 at=user_line(),
                 fix="give each thread or task a tape of its own: child = tape.fork(), then tape.merge([child, ...])",
             )
-        outer = current_scope()
         if self._owner != me:
             self.block = None  # the calls noted by whoever had it before run when they are needed
         self._owner = me
-        self._outer.append(outer)
-        _scope.set(Scope(self, outer.enabled, me, outer.bindings, outer.manner or self.manner))
-        return self
+        return enter(self)
 
     def __exit__(self, *exc_info: object) -> None:
-        _scope.set(self._outer.pop())
+        leave(self, self.label)
+
+    def _inside(self, outer: Scope) -> Scope:
+        return Scope(self, outer.enabled, (outer.thread, outer.task), outer.bindings, outer.manner or self.manner)
 
     # -- joining work of several threads or tasks ------------------------------------------------
 
@@ -348,33 +358,36 @@ class Tape:
         The order is that of the forks, then each child's own. Children that read each other's
         results are merged in the order in which the actions ran.
         """
-        children = list(children)
-        for child in children:
+        tapes = list(children) if isinstance(children, (list, tuple, set, Iterator)) else [children]
+        for child in tapes:
+            if not isinstance(child, Tape):
+                raise ArgumentError(f"merge takes tapes, not {type(child).__name__}", fix="tape.merge([child, ...])")
             if child._origin is None or child._origin[0].current() is not self.epoch:
                 raise TapeError(
                     f"{child.label} was not forked from {self.label} since it was last taken",
                     at=user_line(),
                     fix="merge only tapes made by this tape's fork(), before its backward",
                 )
-            if child._outer:
+            if child._entries:
                 raise TapeError(f"{child.label} is still recording", at=user_line(), fix="leave its `with` block first")
-        children.sort(key=lambda child: child._origin[1])
-        epochs = {child.epoch: child for child in children}
-        if len(epochs) != len(children):
+        tapes.sort(key=lambda child: child._origin[1])
+        epochs = {child.epoch: child for child in tapes}
+        if len(epochs) != len(tapes):
             raise TapeError("a tape was given to merge twice", at=user_line())
         crossed = any(
             producer is not None and epochs.get(getattr(producer, "epoch", None), child) is not child
-            for child in children
+            for child in tapes
             for action in child
             for producer in (id.producer for id in action.inputs or ())
         )
-        actions = [action for child in children for action in child]
+        actions = [action for child in tapes for action in child]
         if crossed:
             actions.sort(key=lambda action: getattr(action, "sequence", 0))
         for action in actions:
             self.append(action)
-        for child in children:
-            child._start().merged_into = self.epoch
+        for child in tapes:
+            epoch, _ = child._start()
+            epoch.merged_into = self.epoch
             child._origin = (self.epoch, child._origin[1])
 
     # -- what people call --------------------------------------------------------------------
@@ -470,6 +483,16 @@ def _referred(entry: Any) -> Any:
     return entry() if type(entry) is ref else entry
 
 
+def _entries(log: list[Any]) -> list[Any]:
+    """What is in a log and still there; a stretch that is pending once, even if an interrupt put it there twice."""
+    found: list[Any] = []
+    for entry in map(_referred, log):
+        again = found and entry is found[-1] and isinstance(entry, Pending)
+        if entry is not None and not again:
+            found.append(entry)
+    return found
+
+
 def _is_over(entry: Any) -> bool:
     found = _referred(entry)
     return found is None or (isinstance(found, Pending) and found.is_over())
@@ -483,9 +506,13 @@ class Scope:
 
     bindings: within the body of a function of functions, the values that stand for the Tensors from outside.
     manner: None, or how ops run if not deferred and fused: one by one, and what they keep may be packed.
+    entry, outer: the `with` block that made it, if one did, and the scope around that.
     """
 
-    __slots__ = ("bindings", "enabled", "manner", "special", "tape", "task", "thread")
+    __slots__ = ("bindings", "enabled", "entry", "manner", "outer", "special", "tape", "task", "thread")
+
+    entry: Entry | None
+    outer: Scope | None
 
     def __init__(self, tape: Tape, enabled: bool, owner: tuple[object, Any], bindings: Any = None, manner: Any = None):
         self.tape = tape
@@ -494,6 +521,7 @@ class Scope:
         self.bindings = bindings
         self.manner = manner
         self.special = bindings is not None or manner is not None or tape.detail != "ops"  # ops are not just noted
+        self.entry = self.outer = None
 
 
 _scope: ContextVar[Scope | None] = ContextVar("tapejax_scope", default=None)
@@ -517,6 +545,12 @@ def whoami() -> tuple[object, Any]:
     return _thread.token, None if task is None else ref(task)
 
 
+def _my_name() -> str:
+    """The current task, or else thread, by the name that Python and people know it under."""
+    task = None if running_loop() is None else current_task()
+    return f"thread {current_thread().name!r}" if task is None else f"task {task.get_name()!r}"
+
+
 def current_scope() -> Scope:
     """The scope of this thread and task, made now if there is none or only somebody else's copy."""
     scope = get_scope()
@@ -526,10 +560,93 @@ def current_scope() -> Scope:
                 return scope
         elif running_loop() is not None and scope.task() is current_task():
             return scope
+    if scope is not None and scope.thread is None:  # its block was left elsewhere
+        restore(scope)
+        return current_scope()
     enabled = scope is None or scope.enabled
     manner = None if scope is None else scope.manner
-    scope = Scope(AmbientTape(label="the ambient tape"), enabled, whoami(), manner=manner)
+    scope = Scope(AmbientTape(label=f"the ambient tape of {_my_name()}"), enabled, whoami(), manner=manner)
     _scope.set(scope)
+    return scope
+
+
+# --- entering and leaving ------------------------------------------------------------------------
+#
+# `with` blocks of generators may be left in another order than they were entered, and elsewhere: each takes
+# back its own effect only. So a scope knows the blocks that made it, and is made again without those left.
+
+
+class Entry:
+    """One entering of a `with` block: `block._inside(outer)` is the scope within it."""
+
+    __slots__ = ("block", "left", "scope")
+
+    def __init__(self, block: Any):
+        self.block = block
+        self.left = False
+        self.scope: Scope | None = None
+
+    def over(self, outer: Scope) -> Scope:
+        """The scope that it makes of another one."""
+        scope = self.block._inside(outer)
+        scope.outer, scope.entry, self.scope = outer, self, scope
+        return scope
+
+
+def enter(block: Any) -> Any:
+    """Make the scope within a block the current one; the block. An interrupt leaves things as they were."""
+    entry, outer = Entry(block), current_scope()
+    try:
+        block._entries.append(entry)
+        set_scope(entry.over(outer))
+        return block
+    except BaseException:
+        set_scope(outer)
+        block._entries[:] = [one for one in block._entries if one is not entry]
+        raise
+
+
+def leave(block: Any, name: str) -> None:
+    """Take back what the last entering of a block here has changed, and only that."""
+    scope, entries = current_scope(), block._entries
+    if not entries:
+        raise TapeError(f"{name} was left, but had not been entered", fix="use `with`, which does both, once each")
+    entry = entries[-1]
+    if scope.entry is not entry:  # not the innermost here, or entered elsewhere
+        here = [layer.entry for layer in layers(scope)]
+        entry = next((entry for entry in reversed(entries) if entry in here), entry)
+        if entry not in here and entry.scope is not None:
+            entry.scope.thread = None  # nobody's: whoever finds it in a context makes it anew, see `current_scope`
+    entries.remove(entry)
+    entry.left = True
+    entry.scope = None
+    restore(scope)
+
+
+def restore(scope: Scope) -> None:
+    """Make a scope the current one again, without the blocks that have been left since."""
+    while scope.entry is not None and scope.entry.left and scope.outer is not None:
+        scope = scope.outer
+    if scope.entry is not None:
+        made = layers(scope)
+        scope = _without_left(made) if any([layer.entry.left for layer in made]) else scope
+    set_scope(scope)
+
+
+def layers(scope: Scope) -> list[Any]:
+    """The scopes that blocks made, one over the other, the innermost first."""
+    found = []
+    while scope.entry is not None and scope.outer is not None:
+        found.append(scope)
+        scope = scope.outer
+    return found
+
+
+def _without_left(made: list[Any]) -> Scope:
+    scope = made[-1].outer
+    for layer in reversed(made):
+        if not layer.entry.left:
+            scope = layer if layer.outer is scope else layer.entry.over(scope)
     return scope
 
 
@@ -559,8 +676,9 @@ def record(action: TapeAction) -> None:
     (a note,)
     """
     scope = current_scope()
+    check_action(action)
     if scope.enabled:
-        scope.tape.push(action)
+        scope.tape.append(action)
 
 
 def take() -> list[TapeAction]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -14,6 +16,7 @@ from tapejax.errors import (
     ConcreteValueError,
     DtypeError,
     ImmutableTensorError,
+    IndexingError,
     TensorConversionError,
     UnknownAttributeError,
 )
@@ -214,7 +217,7 @@ class Tensor(metaclass=_Hint):
 
     def item(self, *index: int) -> Any:
         """The single element as a Python number."""
-        return self._concrete("item()").item(*index)
+        return self._converted("item()", lambda value: value.item(*index))
 
     def tolist(self) -> Any:
         return self._concrete("tolist()").tolist()
@@ -242,6 +245,18 @@ class Tensor(metaclass=_Hint):
             )
         return value
 
+    def _converted(self, wanted: str, convert: Callable[[Any], Any]) -> Any:
+        """The value as a plain Python number."""
+        value = self._concrete(wanted)
+        try:
+            return convert(value)
+        except (TypeError, ValueError, IndexError) as cause:
+            kind = IndexingError if isinstance(cause, IndexError) else ArgumentError
+            what = f"{wanted} of a Tensor of {self.dtype}{list(self.shape)}: {cause}"
+            raise kind(
+                what, fix="pick one element, x[i], or reduce it: x.sum(), x.any(), x.all(), x.tolist()"
+            ) from None
+
     # -- conversions: explicit, so that nothing leaves the tape unnoticed -------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -257,23 +272,23 @@ class Tensor(metaclass=_Hint):
         return np.array(self._concrete("np.asarray"), dtype=dtype)
 
     def __float__(self) -> float:
-        return float(self._concrete("float()"))
+        return self._converted("float()", float)
 
     def __int__(self) -> int:
-        return int(self._concrete("int()"))
+        return self._converted("int()", int)
 
     def __complex__(self) -> complex:
-        return complex(self._concrete("complex()"))
+        return self._converted("complex()", complex)
 
     def __index__(self) -> int:
-        return self._concrete("an index").__index__()
+        return self._converted("an index", operator.index)
 
     def __bool__(self) -> bool:
-        return bool(self._concrete("a truth value (`if`, `while`, `and`, `or`, `not`)"))
+        return self._converted("a truth value (`if`, `while`, `and`, `or`, `not`)", bool)
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of a Tensor with no dimensions")
+            raise ArgumentError("len() of a Tensor with no dimensions", fix="x.size counts the elements")
         return self.shape[0]
 
     def __format__(self, spec: str) -> str:
@@ -348,7 +363,7 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, device:
             value = data if dtype is None else data.astype(dtype)
         else:
             value = jnp.array(_plain(data), dtype=dtype)
-    except (TypeError, ValueError) as cause:
+    except (TypeError, ValueError, OverflowError) as cause:
         if isinstance(cause, TensorConversionError):
             raise
         raise TensorConversionError(
@@ -357,7 +372,10 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, device:
             fix="give a number, a nested list of numbers of one shape, a NumPy array or a jax array",
         ) from None
     if device is not None:
-        value = jax.device_put(value, device)
+        try:
+            value = jax.device_put(value, device)
+        except (TypeError, ValueError) as cause:
+            raise ArgumentError(f"device={device!r}: {cause}", fix="one of jax.devices(), or a sharding") from None
     if requires_grad and not jnp.issubdtype(value.dtype, jnp.inexact):
         raise DtypeError(
             f"requires_grad=True needs a float or complex dtype, this is {value.dtype}",

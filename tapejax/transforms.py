@@ -317,9 +317,14 @@ def check_callable(fun: Any) -> None:
 
 
 def check_argnums(argnums: Argnums) -> int | tuple[int, ...]:
-    if isinstance(argnums, (list, tuple)):
-        return tuple(operator.index(number) for number in argnums)
-    return operator.index(argnums)
+    try:
+        if isinstance(argnums, (list, tuple)):
+            return tuple(operator.index(number) for number in argnums)
+        return operator.index(argnums)
+    except TypeError:
+        raise ArgumentError(
+            f"argnums={argnums!r}", fix="an integer, or several: positions of what to differentiate by"
+        ) from None
 
 
 def check_value(leaf: Any) -> None:

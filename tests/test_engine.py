@@ -1,6 +1,9 @@
 """backward: its five rules, and the ancestors' behaviours."""
 
+import asyncio
+import contextvars
 import gc
+import threading
 from pathlib import Path
 
 import jax
@@ -78,6 +81,34 @@ def test_root_of_another_tape_is_named():
         tj.backward(y)
     assert len(tape) == 1
     assert tape.backward(y)[x] == 4.0
+
+
+def test_ambient_tapes_are_told_apart_by_their_threads_and_tasks():
+    x, made = leaf(2.0), []
+    thread = threading.Thread(target=lambda: made.append(x * x), name="the worker")
+    thread.start()
+    thread.join()
+    with pytest.raises(
+        errors.WrongTapeError, match=r"ambient tape of thread 'the worker', but .* of thread 'MainThread'"
+    ) as caught:
+        tj.backward(made[0])
+    assert "with Tape() as tape" in caught.value.fix
+
+    async def main():
+        await asyncio.create_task(ops(), name="the other task")
+        tj.backward(made[1])
+
+    async def ops():
+        made.append(x * x)
+
+    with pytest.raises(errors.WrongTapeError, match=r"ambient tape of task 'the other task', but .* of task 'Task-"):
+        asyncio.run(main())
+
+    contextvars.Context().run(lambda: made.append(x * x))
+    with pytest.raises(
+        errors.WrongTapeError, match=r"of thread 'MainThread', but backward reads another one, .* in another context"
+    ):
+        tj.backward(made[2])
 
 
 @pytest.mark.parametrize(

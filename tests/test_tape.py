@@ -74,6 +74,17 @@ def test_push_refuses_what_is_no_action():
         tj.record("add")
 
 
+@pytest.mark.parametrize(
+    "record", [tj.record, lambda action: tj.Tape().push(action), tj.no_grad()(lambda a: tj.record(a))]
+)
+def test_class_in_place_of_an_action_is_refused_at_once(record):
+    with pytest.raises(errors.ArgumentError, match="Note is a class") as caught:
+        record(Note)
+    assert caught.value.fix == "record an instance of it: Note(...)"
+    assert __file__ in caught.value.at
+    assert tj.take() == []
+
+
 def test_unknown_detail():
     with pytest.raises(ValueError, match="detail"):
         tj.Tape(detail="everything")

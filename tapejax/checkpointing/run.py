@@ -14,7 +14,7 @@ from tapejax.checkpointing.digest import digest_of
 from tapejax.checkpointing.saved import STEADY
 from tapejax.plan import OpAction, Plan
 from tapejax.stepwise import Place
-from tapejax.tape import Scope, Tape, TapeAction, TensorId, current_scope, next_number, set_scope
+from tapejax.tape import Scope, Tape, TapeAction, TensorId, current_scope, next_number, restore, set_scope
 from tapejax.where import line_of
 
 
@@ -125,4 +125,4 @@ def run(call: Callable[[], Any], tape: Tape) -> Any:
     try:
         return call()
     finally:
-        set_scope(outer)
+        restore(outer)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tapejax.errors import ArgumentError, SavedTensorError
 from tapejax.packed import Packed
-from tapejax.tape import Scope, current_scope, set_scope
+from tapejax.tape import Entry, Scope, enter, leave
 from tapejax.tensor import Tensor, Tracer
 from tapejax.where import user_line
 
@@ -59,16 +59,17 @@ class saved_tensors_hooks:
             if not callable(hook):
                 raise ArgumentError(f"a hook is a function, not {type(hook).__name__}", at=user_line())
         self._pack, self._unpack = pack, unpack
-        self._outer: list[Scope] = []
+        self._entries: list[Entry] = []
 
     def __enter__(self) -> saved_tensors_hooks:
-        outer = current_scope()
-        self._outer.append(outer)
-        set_scope(Scope(outer.tape, outer.enabled, (outer.thread, outer.task), outer.bindings, Manner(self)))
+        enter(self)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        set_scope(self._outer.pop())
+        leave(self, type(self).__name__)
+
+    def _inside(self, outer: Scope) -> Scope:
+        return Scope(outer.tape, outer.enabled, (outer.thread, outer.task), outer.bindings, Manner(self))
 
     def packed(self, value: Any, *, is_leaf: bool = False) -> Any:
         """A value as an action keeps it: what is traced, or lives anyway, as it is."""

@@ -14,6 +14,7 @@ from jax.extend.core import primitives as p
 from jax.sharding import PartitionSpec
 
 from tapejax import compat
+from tapejax.rules.reduction import along
 from tapejax.rules.registry import Step, refused, rule, structural
 
 
@@ -28,8 +29,10 @@ def varying(x, like):
 
 @rule(p.psum_p)
 def psum(ct, out, x, *, axes, axis_index_groups):
-    """out = x summed over devices, every device a value of its own"""
-    return (lax.psum(ct, axes, axis_index_groups=axis_index_groups),)
+    """out = x summed over devices, every device a value of its own; under vmap over axes of x too, by number"""
+    names = tuple(axis for axis in axes if not isinstance(axis, int))
+    ct = lax.psum(ct, names, axis_index_groups=axis_index_groups) if names else ct
+    return (along(ct, [axis for axis in axes if isinstance(axis, int)], x),)
 
 
 @rule("psum_invariant")

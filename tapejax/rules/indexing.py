@@ -151,7 +151,9 @@ def scatter_min(ct, out, x, indices, updates, *, update_jaxpr, update_consts, **
 
 
 def scatter_extremum(ct, out, x, indices, updates, **how):
-    x_attains = lax.convert_element_type((x == out) | (x != x), ct.dtype)  # a nan stays and keeps its cotangent
-    attains = lax.convert_element_type(updates == read_back(out, indices, updates, **how), ct.dtype)
-    share = ct / lax.scatter_add(x_attains, indices, attains, **how)
-    return share * x_attains, None, attains * read_back(share, indices, updates, **how)
+    is_update = lax.convert_element_type(updates == read_back(out, indices, updates, **how), ct.dtype)
+    met = lax.scatter_add(zeros_for(x, ct), indices, lax.full_like(updates, 1, ct.dtype), **how)
+    is_x = lax.convert_element_type((x == out) | (met == 0), ct.dtype)  # a nan that no update meets stays
+    count = lax.scatter_add(is_x, indices, is_update, **how)
+    share = lax.select(count == 0, lax.full_like(ct, 0), ct / count)  # nothing equals a nan that was met
+    return share * is_x, None, is_update * read_back(share, indices, updates, **how)

@@ -36,8 +36,11 @@ def reduce_min(ct, out, x, *, axes, out_sharding=None):
 
 
 def shared_by_equals(ct, out, x, axes):
-    attains = lax.convert_element_type(x == along(out, axes, x), ct.dtype)
-    return along(ct / lax.reduce_sum(attains, axes), axes, x) * attains
+    attains = x == along(out, axes, x)
+    share = ct / lax.reduce_sum(lax.convert_element_type(attains, ct.dtype), axes)
+    # Nothing equals a nan, and then all get nan. Said outright: XLA takes inf * 0 for 0 where the 0 was a bool.
+    others = lax.select(out != out, lax.full_like(ct, np.nan), lax.full_like(ct, 0))
+    return lax.select(attains, along(share, axes, x), along(others, axes, x))
 
 
 @rule(lax.reduce_prod_p, saves="x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,10 @@ import numpy as np
 from jax import lax
 
 from tapejax.lift import is_tensor, lift
+from tapejax.straight import straight
 from tapejax.surface.op import Op
 from tapejax.surface.plain import has_tensor, values_of
+from tapejax.surface.tables import options_of
 from tapejax.tensor import Tensor
 from tapejax.tensor import stop_gradient as _stop_gradient
 
@@ -117,6 +120,33 @@ def concatenator(original: Any, name: str) -> Any:
     return Concatenator()
 
 
+class Einsum(Op):
+    """Operands that alternate with lists of integers become operands and a formula: the integers are no data."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if args and not isinstance(args[0], str) and has_tensor(args):
+            formula, operands = formula_of(*args)
+            args = (formula, *operands)
+        return super().__call__(*args, **kwargs)
+
+
+def einsum(function: Callable[..., Any]) -> Op:
+    return Einsum(straight(function), "einsum", "tapejax.numpy", options_of("tapejax.numpy", "einsum"))
+
+
+def formula_of(*alternating: Any) -> tuple[str, tuple[Any, ...]]:
+    """(formula, operands) of an einsum given as operand, labels, operand, labels, ..., and perhaps labels of the result."""
+    operands, labels = alternating[0:-1:2], [list(some) for some in alternating[1::2]]
+    used = [label for some in labels for label in some]
+    letters = dict(zip(sorted({*used} - {...}), string.ascii_letters)) | {...: "..."}
+    if len(alternating) % 2:
+        result = list(alternating[-1])
+    else:  # as NumPy has it: what comes once, in order
+        result = [...] * (... in used) + sorted(label for label in {*used} - {...} if used.count(label) == 1)
+    write = lambda some: "".join(letters[label] for label in some)
+    return f"{','.join(map(write, labels))}->{write(result)}", operands
+
+
 def where(function: Callable[..., Any]) -> Callable[..., Any]:
     """With a condition only it is nonzero: integers, as many as the values say."""
     op = Op(function, "where", "tapejax.numpy", ("size",))
@@ -157,6 +187,7 @@ def about(read: Callable[[Tensor], Any]) -> Callable[..., Any]:
 BY_HAND: dict[str, dict[str, Callable[[Any], Any]]] = {
     "tapejax.numpy": {
         "where": where,
+        "einsum": einsum,
         "roots": roots,
         "trim_zeros": trim_zeros,
         "choose": checked_first("choose", "tapejax.numpy"),

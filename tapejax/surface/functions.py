@@ -23,7 +23,7 @@ from tapejax.errors import ClosureError
 from tapejax.lift import Lifted, as_tensor, is_data, is_tensor
 from tapejax.program import Eqn, Program, trace
 from tapejax.reverse import Options
-from tapejax.tape import Scope, current_scope, next_number, set_scope
+from tapejax.tape import Scope, current_scope, next_number, restore, set_scope
 from tapejax.tensor import Tensor, Tracer, make, with_id
 from tapejax.where import user_line
 
@@ -79,7 +79,7 @@ class Body:
                 args, kwargs = wrapped((args, kwargs))
             return self.unwrapped(self.function(*args, **kwargs))
         finally:
-            set_scope(outer)
+            restore(outer)
 
     def unwrapped(self, tree: Any) -> Any:
         def plain(leaf):

@@ -75,9 +75,9 @@ class Watch(Tape):
         self.calls: dict[int, Any] = {}
         self._last: Any = None
 
-    def restart(self, by: str) -> None:
-        super().restart(by)
+    def restart(self, by: str) -> list[Any]:
         self.calls, self._last = {}, None
+        return super().restart(by)
 
     def watch(self, plan: Any, tensors: Sequence[Tensor], results: Sequence[Any], where: Any) -> None:
         self._last = (plan, [tensor.value for tensor in tensors], list(results))

@@ -37,6 +37,17 @@ def test_complex_numbers_are_ordered_by_real_then_imaginary_part():
     np.testing.assert_array_equal(gradients(lax.min, x, y), [[0, 0.5, 1], [1, 0.5, 0]])
 
 
+@pytest.mark.parametrize("which", [True, False, np.bool_(True), np.array(False), jnp.array(True)])
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit])
+def test_choice_by_a_constant(which, jit):
+    x, y = np.float32([1.0, 2.0]), np.float32([3.0, 4.0])
+    for choose in (lax.select, jnp.where, lambda which, x, y: lax.select_n(which, x, y)):
+        function = jit(lambda x, y, choose=choose: choose(which, x * y, 2 * x))
+        out, pull = jax.vjp(function, x, y)
+        for found, expected in zip(gradients(function, x, y), pull(jnp.ones_like(out)), strict=True):
+            np.testing.assert_array_equal(0.0 if found is None else found, expected)
+
+
 def test_clamp_with_crossed_bounds_follows_the_upper_one():
     low, x, high = gradients(lax.clamp, [1.0, 1.0, 1.0], [-3.0, 0.5, 3.0], [0.0, 0.0, 0.0])
     np.testing.assert_array_equal([low, x, high], [[0, 0, 0], [0, 0, 0], [1, 1, 1]])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import tapejax as tj
 from tapejax.errors import RefusedPrimitive
 from tapejax.rules.registry import TABLE
 from tapejax.verify.check import our_vjp
@@ -67,6 +68,24 @@ def test_collectives_under_vmap(function):
     out, pullback = jax.vjp(jax.vmap(function, axis_name="i"), jnp.asarray(X))
     ct = jnp.asarray(np.random.default_rng(0).standard_normal(out.shape), out.dtype)
     np.testing.assert_allclose(inside_vmap(function)(X, ct), pullback(ct)[0], rtol=1e-5, atol=1e-6)
+
+
+BOTH = jax.vmap(jax.vmap(lambda x: lax.psum(x * x, ("i", "j")) * x, axis_name="j"), axis_name="i")
+MAPPED_FIRST = {name: jax.vmap(function, axis_name="i") for name, function in MAPPED.items()} | {
+    "psum of numbers": jax.vmap(lambda x: lax.psum(x.sum(), "i"), axis_name="i"),
+    "psum over two axes": BOTH,
+    "psum over the outer axis": jax.vmap(jax.vmap(lambda x: lax.psum(x * x, "i") * x, axis_name="j"), axis_name="i"),
+    "psum, one result": jax.vmap(lambda x: lax.psum(x * x, "i"), axis_name="i", out_axes=None),
+    "batch norm": jax.vmap(lambda x: (x - lax.pmean(x, "i")) / jnp.sqrt(lax.pmean(x**2, "i") + 1), axis_name="i"),
+}
+
+
+@pytest.mark.parametrize("function", MAPPED_FIRST.values(), ids=MAPPED_FIRST)
+def test_collectives_of_a_mapped_function_that_is_lifted(function):
+    out, pullback = jax.vjp(function, jnp.asarray(X))
+    ct = jnp.asarray(np.random.default_rng(0).standard_normal(out.shape), out.dtype)
+    x = tj.tensor(X, requires_grad=True)
+    np.testing.assert_allclose(tj.backward(tj.lift(function)(x), ct)[x], pullback(ct)[0], rtol=1e-5, atol=1e-6)
 
 
 # --- what neither XLA on CPU nor vmap can run: the rule alone -----------------------------------------

@@ -1,9 +1,11 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 from jax.extend.core.primitives import top_k_p
 
+import tapejax as tj
 from tapejax.errors import RefusedPrimitive
 from tapejax.rules import reduction as rules
 from tapejax.verify.check import our_vjp
@@ -88,3 +90,38 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_wrong_rule_is_caught(mutant, monkeypatch):
     assert is_caught(monkeypatch, *MUTANTS[mutant], SAMPLES)
+
+
+NAN = np.array([[1.0, np.nan, 3.0], [2.0, 2.0, -1.0], [np.nan, np.nan, 0.0], [3.0, 3.0, 3.0]])
+OTHER = np.array([[1.0, 2.0, np.nan], [np.nan, 2.0, -1.0], [0.0, np.nan, 0.0], [3.0, 2.0, 4.0]])
+PLACES = np.array([0, 0, 2, 1], np.int32)
+pooled = lambda op, start: lambda x: lax.reduce_window(x, start, op, (2, 2), (1, 1), "VALID")
+WITH_NAN = {
+    "max": jnp.max, "min": jnp.min, "max of rows": lambda x: jnp.max(x, 1), "min of columns": lambda x: jnp.min(x, 0),
+    "maximum": lambda x: jnp.maximum(x, OTHER.astype(x.dtype)), "minimum": lambda x: jnp.minimum(OTHER.astype(x.dtype), x),
+    "clip": lambda x: jnp.clip(x, 0, 2), "sort": lambda x: jnp.sort(x, 0), "cummax": lambda x: lax.cummax(x, 0), "cummin": lambda x: lax.cummin(x, 1),
+    "argmax": lambda x: jnp.take_along_axis(x, jnp.argmax(x, 1, keepdims=True), 1), "nanmax": lambda x: jnp.nanmax(x, 1),
+    "max pooling": pooled(lax.max, -np.inf), "min pooling": pooled(lax.min, np.inf), "segment_max": lambda x: jax.ops.segment_max(x, PLACES, 3),
+    "scatter_max": lambda x: x.at[PLACES].max(OTHER.astype(x.dtype)), "scatter_min": lambda x: x.at[PLACES].min(OTHER.astype(x.dtype)),
+    "scatter_max of updates": lambda x: jnp.asarray(OTHER, x.dtype).at[PLACES].max(x), "logsumexp": lambda x: jax.nn.logsumexp(x, 1),
+    "softmax": lambda x: jax.nn.softmax(x, 1)[:, 0], "ptp": lambda x: jnp.ptp(x, 1), "median": lambda x: jnp.median(x, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", WITH_NAN)
+def test_nan_goes_back_as_in_jax(name, dtype):
+    # jax without jit: under jit XLA makes its inf * 0 a 0, where the 0 was a bool.
+    function = WITH_NAN[name]
+    with jax.enable_x64(dtype is np.float64):
+        x = jnp.asarray(NAN.astype(dtype))
+        out, pull = jax.vjp(function, x)
+        ct = jnp.asarray(np.linspace(-1, 2, out.size).reshape(out.shape).astype(dtype))
+        (expected,) = pull(ct)
+
+        def ours(x):
+            t = tj.tensor(x, requires_grad=True)
+            return tj.backward(tj.lift(function)(t), ct)[t]
+
+        for got in (ours(x), jax.jit(ours)(x)):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)

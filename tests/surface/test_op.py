@@ -196,6 +196,34 @@ def test_the_same_loss_by_tape_grad_jit_and_vmap():
     assert np.allclose(by_tape(x, w), gw, rtol=1e-5, atol=1e-7)
 
 
+# --- lists of integers -----------------------------------------------------------------------------------
+
+CUBE, B = np.arange(24, dtype="f").reshape(2, 3, 4), np.arange(12, dtype="f").reshape(3, 4)
+LISTS = {
+    "einsum": lambda m, x: m.einsum(x, [0, 1, 2], B, [1, 3], [0, 3]), "einsum, no result": lambda m, x: m.einsum(x, [5, 1, 2], B, [1, 2]),
+    "einsum, all": lambda m, x: m.einsum(x, [0, 1, 2], x, [0, 1, 2]), "einsum, ellipsis": lambda m, x: m.einsum(x, [..., 0], B, [1, 0]),
+    "einsum, tuples": lambda m, x: m.einsum(x, (2, 0, 1)), "einsum, order": lambda m, x: m.einsum(x, [2, 0, 1], [1, 2]),
+    "tensordot": lambda m, x: m.tensordot(x, B, [[1, 2], [0, 1]]), "tensordot, one": lambda m, x: m.tensordot(x, B, axes=[1, 0]),
+    "transpose": lambda m, x: m.transpose(x, [2, 0, 1]), "moveaxis": lambda m, x: m.moveaxis(x, [0, 1], [2, 0]),
+    "pad": lambda m, x: m.pad(x, [[1, 1], [0, 0], [2, 0]]), "pad, values": lambda m, x: m.pad(x, [1, 2], constant_values=[3.0, 4.0]),
+    "roll": lambda m, x: m.roll(x, [1, 2], [0, 2]), "flip": lambda m, x: m.flip(x, [0, 1]), "expand_dims": lambda m, x: m.expand_dims(x, [0, 3]),
+    "repeat": lambda m, x: m.repeat(x, np.array([1, 2]), axis=0), "split": lambda m, x: m.split(x, [1, 3], axis=2)[1], "sum": lambda m, x: m.sum(x, axis=[0, 1]),
+    "tile": lambda m, x: m.tile(x, [2, 1, 1]), "reshape": lambda m, x: m.reshape(x, [4, 6]), "broadcast_to": lambda m, x: m.broadcast_to(x, [2, 2, 3, 4]),
+    "fftn": lambda m, x: m.fft.fftn(x, s=[2, 2], axes=[0, 1]).real, "at": lambda m, x: x.at[np.array([0, 1]), np.array([1, 2])].add(1.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_integers_are_options(name):
+    function = LISTS[name]
+    out, pull = jax.vjp(lambda a: function(jnp, a), jnp.asarray(CUBE))
+    ct = jnp.asarray(np.random.default_rng(0).normal(size=out.shape), out.dtype)
+    x = leaf(CUBE)
+    y = function(tnp, x)
+    np.testing.assert_allclose(y.value, out, rtol=1e-6)
+    np.testing.assert_allclose(tj.backward(y, ct)[x], pull(ct)[0], rtol=1e-5, atol=1e-5)
+
+
 # --- bad input ---------------------------------------------------------------------------------------
 
 
@@ -233,6 +261,17 @@ def test_bad_input_says_what_to_do(case):
 def test_an_error_of_jax_names_the_op_and_the_line():
     with pytest.raises(ValueError, match="axis 3") as caught:
         tnp.sum(leaf(X), axis=3)
-    note = caught.value.__notes__[-1]
-    assert "tapejax.numpy.sum" in note
-    assert __file__ in note
+    assert isinstance(caught.value, tj.TapejaxError)
+    assert "tapejax.numpy.sum" in caught.value.action
+    assert __file__ in caught.value.at
+    assert caught.value.fix == "of 1 axes the first is 0, the last -1"
+
+
+def test_an_error_of_the_users_own_stays_what_it_is():
+    def mine(x):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        tj.lift(mine)(leaf(X))
+    assert not isinstance(caught.value, tj.TapejaxError)
+    assert __file__ in caught.value.__notes__[-1]
