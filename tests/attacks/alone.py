@@ -18,7 +18,9 @@ def alone(module, *arguments, seconds=120, env=()):
     except subprocess.TimeoutExpired as late:
         shown = "\n".join((stream or b"").decode(errors="replace")[-2000:] for stream in (late.stdout, late.stderr))
         raise AssertionError(f"no end after {seconds} s: {command[2:]}\n{shown}") from None
-    assert done.returncode == 0, f"{command[2:]} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    assert done.returncode == 0, (
+        f"{command[2:]} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    )
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 

@@ -22,10 +22,11 @@ import traceback
 import tapejax as tj
 
 FOLDER = os.path.dirname(os.path.abspath(tj.__file__)) + os.sep
+PATIENCE = 30  # seconds for one run; it takes one at most
 CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "PRECALL"}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def instructions(code):
     """{offset: (name, handler there)} of a code object."""
     table = dis._parse_exception_table(code)  # the only way to know it; dis shows it in 3.11 and later
@@ -126,7 +127,7 @@ def attempt(scenario, n, seed, act=raise_interrupt, **how):
     """One run that is interrupted at place n: what is wrong afterwards, or None; and the tracer."""
     tracer = Interrupter(n, act, **how)
     try:
-        with guard(120):
+        with guard(PATIENCE):
             run = scenario(seed)
             base = tj.current_tape(), tj.is_recording()
             with quiet(), contextlib.suppress(KeyboardInterrupt), tracer:
@@ -166,25 +167,23 @@ BEFORE = {"fresh": 0, "second": 1, "compiled": 4}
 
 def attacks(scenario, state, budget, act=raise_interrupt, limit=8, **how):
     """All interrupts of a scenario in a state: (places, how many were tried, failures)."""
-    failures, problem = [], None
-
-    def one(n, seed):
-        if state != "compiled" or n is None or problem:
-            reset()
-            problem = visits(scenario, BEFORE[state])
-            if problem and n is None:
-                return problem, None
-        return attempt(scenario, n, seed, act, **how)
-
-    problem, tracer = one(None, 0)
+    reset()
+    problem = visits(scenario, BEFORE[state])
     if problem:
         return 0, 0, [problem]
-    places = spread(tracer.places, budget, scenario.__name__)
-    for tried, n in enumerate(places, 1):
-        problem, one_tracer = one(n, n)
+    problem, tracer = attempt(scenario, None, 0, act, **how)
+    if problem:
+        return 0, 0, [f"{state}, without an interrupt: {problem}"]
+    failures, tried = [], 0
+    for n in spread(tracer.places, budget, scenario.__name__):
+        if state != "compiled" or problem:
+            reset()
+            visits(scenario, BEFORE[state])
+        problem, one = attempt(scenario, n, n, act, **how)
+        tried += 1
         if problem:
-            failures.append(f"{state}, place {n} ({one_tracer.where}): {problem}")
-        if len(failures) == limit:
+            failures.append(f"{state}, place {n} ({one.where}): {problem}")
+        if len(failures) == limit or (problem and problem.startswith("Hung")):
             break
     return tracer.places, tried, failures
 

@@ -79,6 +79,8 @@ class Scenario:
         started = self.done
         try:
             self.attack()
+        except tj.errors.MissingGradientError as error:
+            return f"going on from step {started}: backward left a gradient out: {error}"
         except tj.TapejaxError as error:
             self.typed = error
         for name in self.answers:
