@@ -105,7 +105,10 @@ def main(way, host):
     for among in (False, True):
         function = WAYS[way](HOSTS[host])
         for number in range(VISITS):
-            problem = visit(function, number, among)
+            try:
+                problem = visit(function, number, among)
+            except Exception as error:
+                problem = f"beside it, {type(error).__name__}: {str(error)[:600]}"
             if problem:
                 failures.append(f"{'among others' if among else 'alone'}, visit {number + 1}: {problem}")
     print(json.dumps({"tried": 2 * VISITS, "failures": failures}), flush=True)

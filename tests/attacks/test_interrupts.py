@@ -12,7 +12,7 @@ from tests.attacks.scenarios import SCENARIOS
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_an_interrupt_at_some_places(name):
-    no_failures(alone("interrupts", name, "fresh:6", "second:8", "compiled:60", seconds=300))
+    no_failures(alone("interrupts", name, "fresh:4", "second:5", "compiled:60", seconds=300))
 
 
 @pytest.mark.slow
