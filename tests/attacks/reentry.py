@@ -1,0 +1,212 @@
+"""Ops within ops: from a trace function, a signal handler, or `__del__` during garbage collection.
+
+python -m tests.attacks.reentry KIND WORK BUDGET       # KIND: lines, signals, garbage; WORK: see WORKS
+"""
+
+import gc
+import json
+import signal
+import sys
+import traceback
+
+import numpy as np
+from jax._src.core import trace_state_clean  # public in no release; what jax itself asks
+
+import tapejax as tj
+import tapejax.numpy as tnp
+from tests.attacks.interrupts import Hung, attempt, guard, reset, spread, visits
+from tests.attacks.scenarios import SCENARIOS
+
+DATA = np.array([0.25, -0.5, 1.0], "f")
+FAILURES: list[str] = []
+CURRENT: list = []  # the run that is being disturbed
+HELD: list = []
+
+
+def compare(got, expected, what):
+    if not np.allclose(np.asarray(getattr(got, "value", got)), expected, rtol=1e-4, atol=1e-6):
+        FAILURES.append(f"{what}: {got} instead of {expected}")
+
+
+def look():
+    """An op on tensors of its own, looked at at once."""
+    compare(tnp.tanh(tj.tensor(DATA)) * 3.0, np.tanh(DATA) * 3.0, "an op within an op")
+
+
+def record():
+    """Recorded on whatever tape is current, and looked at later."""
+    HELD.append(tj.tensor(DATA, requires_grad=True) * 2.0 + 1.0)
+    del HELD[:-20]
+
+
+def back():
+    """A whole step on a tape of its own."""
+    x = tj.tensor(DATA, requires_grad=True)
+    with tj.Tape() as tape:
+        y = (tnp.sin(x) * x).sum()
+    compare(tape.backward(y)[x], np.cos(DATA) * DATA + np.sin(DATA), "a gradient within an op")
+
+
+def same():
+    """On the very tensors that are in use, some of them not computed yet."""
+    for run in CURRENT:
+        compare(run.before, run.expected["before"], "a value looked at within an op")
+        compare(
+            run.x * 2.0 + run.w, 2.0 * np.asarray(run.x.value) + np.asarray(run.w.value), "an op on the same tensors"
+        )
+        for name in ("h", "y", "loss"):
+            if hasattr(run, name):
+                compare(getattr(run, name), run.expected[name], f"{name} looked at within an op")
+
+
+WORKS = {"look": look, "record": record, "back": back, "same": same}
+
+
+def safely(work):
+    """What a handler does: not while jax traces (there jax's own ops make tracers), and not within itself."""
+    busy = []
+
+    def act():
+        if busy or not trace_state_clean():
+            return
+        busy.append(True)
+        try:
+            work()
+        except Exception as error:
+            last = "".join(traceback.format_tb(error.__traceback__)[-2:])
+            FAILURES.append(f"{work.__name__} raised {type(error).__name__}: {str(error)[:200]}\n{last}")
+        finally:
+            busy.clear()
+
+    return act
+
+
+def current(scenario):
+    """The scenario, with each run known to `same`."""
+
+    class Known(scenario):
+        def attack(self):
+            CURRENT[:] = [self]
+            super().attack()
+
+    Known.__name__ = scenario.__name__
+    return Known
+
+
+def held_are_right():
+    for tensor in HELD:
+        compare(tensor, 2.0 * DATA + 1.0, "recorded within an op")
+    HELD.clear()
+
+
+def by_lines(scenario, act, budget, state):
+    """At each of some lines of tapejax, once."""
+
+    def ready():
+        reset()
+        visits(scenario, {"second": 1, "compiled": 4}[state])
+
+    ready()
+    _, tracer = attempt(scenario, None, 0, every_line=True)
+    tried = 0
+    for n in spread(tracer.places, budget, scenario.__name__):
+        if state == "second":
+            ready()
+        problem, tracer = attempt(scenario, n, n, act, every_line=True)
+        held_are_right()
+        tried += 1
+        if problem:
+            FAILURES.append(problem)
+        if FAILURES:
+            FAILURES[:] = [f"{state}, line {n} ({tracer.where}): {text}" for text in FAILURES]
+            break
+    return tried
+
+
+def by_signals(scenario, act, budget):
+    """Every half millisecond while the scenario runs."""
+    reset()
+    visits(scenario, 3)
+    fired = 0
+
+    def ring(signum, frame):
+        nonlocal fired
+        fired += 1
+        act()
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        for seed in range(budget):
+            signal.setitimer(signal.ITIMER_REAL, 5e-4, 5e-4)
+            problem = scenario(seed).whole()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            held_are_right()
+            if problem or FAILURES:
+                FAILURES.append(f"run {seed}: {problem}")
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return fired
+
+
+def by_garbage(scenario, act, budget):
+    """In `__del__` of objects in reference cycles, with garbage collected at nearly every allocation."""
+    fired = 0
+
+    class Cycle:
+        def __init__(self, left):
+            self.me, self.left = self, left
+
+        def __del__(self):
+            nonlocal fired
+            fired += 1
+            act()
+            if self.left:
+                Cycle(self.left - 1)  # there is garbage again
+
+    reset()
+    visits(scenario, 3)
+    before = gc.get_threshold()
+    for seed in range(budget):
+        run = scenario(seed)
+        for _ in range(20):
+            Cycle(5)
+        gc.set_threshold(1)
+        try:
+            with guard(20):
+                problem = run.whole()
+        finally:
+            gc.set_threshold(*before)
+        held_are_right()
+        if problem or FAILURES:
+            FAILURES.append(f"run {seed}: {problem}")
+            break
+    return fired
+
+
+def main(kind, work, budget):
+    act = safely(WORKS[work])
+    for name in ("record", "record_on_tape", "look", "backward", "backward_retained", "training"):
+        scenario = current(SCENARIOS[name])
+        try:
+            if kind == "lines":
+                done = by_lines(scenario, act, budget, "compiled")
+                done += 0 if FAILURES else by_lines(scenario, act, budget // 8, "second")
+            else:
+                done = {"signals": by_signals, "garbage": by_garbage}[kind](scenario, act, budget)
+        except (Exception, Hung) as error:
+            done = 0
+            last = "".join(traceback.format_tb(error.__traceback__)[-2:])
+            FAILURES.append(f"{type(error).__name__}: {str(error)[:300]}\n{last}")
+        print(
+            json.dumps({"scenario": name, "tried": done, "failures": [f"{name}: {text}" for text in FAILURES]}),
+            flush=True,
+        )
+        if any("Hung" in text for text in FAILURES):
+            return  # whoever waits holds things that the next one needs
+        FAILURES.clear()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
