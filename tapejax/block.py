@@ -8,7 +8,7 @@ is full, or in backward. From then on no call is added, and it goes through thes
     PENDING -> RAN -> CONSUMED     (a backward that runs it as one program goes straight to CONSUMED)
 
 PENDING   nothing is computed; what it reads is held.
-RAN       values have been handed out; what backward reads is kept.
+RAN       values are there, and so is what backward reads.
 CONSUMED  a backward used up what was kept.
 
 The first time a structure of calls comes, its calls run one by one, each by its own jitted plan. The second
@@ -137,10 +137,9 @@ class Block(Pending):
         sealed = self.sealed
         if sealed is None:
             with self.lock:
-                if self.sealed is None:
-                    self.closed = True  # before the calls are copied: who notes one later sees it
-                    self.sealed = Sealed(tuple(self.calls), self.inputs)
-                sealed = self.sealed
+                self.closed = True  # before the calls are copied: who notes one later sees it
+                made = Sealed(tuple(self.calls), self.inputs)
+                sealed = self.sealed = self.sealed or made  # it may have been sealed while this one was made
                 self.calls, self.inputs, self.outside = [], [], {}
         return sealed
 
@@ -151,17 +150,26 @@ class Block(Pending):
     def flush(self) -> None:
         self.seal().run(self)
 
-    def error_of(self, slot: int) -> Exception:
-        """Why a result has no value, although the block ran."""
-        return self.seal().errors[slot]
+    def settle(self, tensor: Tensor) -> None:
+        sealed = self.seal()
+        slot, now = tensor._slot, sealed.now
+        if slot in now.errors:
+            raise now.errors[slot]
+        if slot in now.values:
+            sealed.hand_to(self, tensor, now.values[slot])
 
     def write(self) -> list[OpAction]:
         return self.seal().write(self)
 
+    def kept_by(self, index: int) -> Any:
+        """What the backward of a call reads, if it is here."""
+        sealed = self.seal()
+        return sealed.kept_by(index, sealed.now)
+
     def reads(self) -> list[int]:
         sealed = self.seal()
         read = {slot for step in sealed.layout.steps for slot in step.ids}
-        return [owner.number for slot, owner in sealed.owners.items() if slot in read]
+        return [owner.number for slot, owner in sealed.now.owners.items() if slot in read]
 
     def spread(self, reached: set[int]) -> None:
         self.seal().spread(reached)
@@ -195,57 +203,64 @@ class Block(Pending):
         return self.settings, self.device
 
 
-class Sealed:
-    """A block that takes no more calls. What it reads never changes.
+class Outcome:
+    """What a sealed block is at a moment. It is replaced, in one step, when the state changes.
 
-    It does not know its block (which would make a circle), and is given it where it needs to.
-
-    order: the recorded calls that can still go back, the last first.
+    inputs: while it is pending, the tensors from outside.
     owners: by slot of what is from outside and needs a gradient, its identity.
-    led: the slots of those that an action made.
-    kept: when it has run and no actions were written, by slot: what backward reads.
-    actions: once they are written; weak references if the tape holds them weakly.
-    named: of such a tape, references to the identities that ask the block for their actions.
+    order: the recorded calls that can go back, the last first.
+    kept: when it has run, by slot: what backward reads; None once actions have it.
+    values: by slot: results that were computed; gone when they are handed out.
     errors: by slot of a result that could not be computed, why.
     """
 
-    __slots__ = (
-        "_slots",
-        "actions",
-        "calls",
-        "errors",
-        "inputs",
-        "kept",
-        "layout",
-        "led",
-        "named",
-        "order",
-        "owners",
-        "state",
-    )
+    __slots__ = ("errors", "inputs", "kept", "order", "owners", "state", "values")
+
+    def __init__(self, state: str, owners: dict[int, TensorId], order: tuple[int, ...]) -> None:
+        self.state, self.owners, self.order = state, owners, order
+        self.inputs: Sequence[Tensor] = ()
+        self.kept: dict[int, Any] | None = None
+        self.values: dict[int, Any] = {}
+        self.errors: dict[int, Exception] = {}
+
+
+class Sealed:
+    """A block that takes no more calls.
+
+    It does not know its block (which would make a circle), and is given it where it needs to.
+    Whatever changes here changes by one assignment: a signal handler or a finalizer may use the block in
+    between any two lines, and an exception may end a method at any line.
+
+    now: its state, and what goes with it.
+    led: the slots of what is from outside and was made by an action.
+    actions: once they are written; weak references if the tape holds them weakly.
+    named: of such a tape, references to the identities that ask the block for their actions.
+    """
+
+    __slots__ = ("_slots", "actions", "calls", "layout", "led", "named", "now")
 
     def __init__(self, calls: tuple[tuple[Any, ...], ...], inputs: Sequence[Tensor]) -> None:
         self.calls = calls
         self.layout: Layout = layout_of(tuple([call[0] for call in calls]))
-        self.inputs = inputs[: self.layout.n_inputs]  # let go when it has run
-        self.owners: dict[int, TensorId] = {
-            ~place: tensor._id for place, tensor in enumerate(self.inputs) if tensor._kind.requires_grad
-        }
-        self.led = tuple([slot for slot, owner in self.owners.items() if owner._producer is not None])
-        self.order = self.layout.order
-        self.state = PENDING
-        self.kept: dict[int, Any] | None = None
+        inputs = inputs[: self.layout.n_inputs]
+        owners = {~place: tensor._id for place, tensor in enumerate(inputs) if tensor._kind.requires_grad}
+        self.led = tuple([slot for slot, owner in owners.items() if owner._producer is not None])  # type: ignore
+        self.now = Outcome(PENDING, owners, self.layout.order)  # type: ignore[arg-type]
+        self.now.inputs = inputs
         self.actions: list[Any] | None = None
         self.named: list[Any] = []
-        self.errors: dict[int, Exception] = {}
         self._slots: dict[int, int] | None = None
+
+    @property
+    def state(self) -> str:
+        return self.now.state
 
     @property
     def slots(self) -> dict[int, int]:
         """By number of an identity, of a result or of what is from outside and needs a gradient: its slot."""
         found = self._slots
         if found is None:
-            found = {owner.number: slot for slot, owner in self.owners.items()}
+            found = {owner.number: slot for slot, owner in self.now.owners.items()}
             for index, call in enumerate(self.calls):
                 if type(call[1]) is int:
                     found[call[1]] = index
@@ -272,9 +287,6 @@ class Sealed:
                 found.update((result_slot(index, i), t) for i, one in enumerate(made) if (t := one()) is not None)
         return found
 
-    def values(self) -> list[Any]:
-        return [tensor._value for tensor in self.inputs]
-
     def spread(self, reached: set[int]) -> None:
         """Add the numbers of what recorded calls make of tensors whose numbers are there."""
         here = {slot for number, slot in self.slots.items() if number in reached}
@@ -288,40 +300,43 @@ class Sealed:
 
     def run(self, block: Block) -> None:
         """Compute the values that somebody holds, and what backward reads. Nobody else's value is computed."""
-        if self.state is not PENDING:
+        if self.now.state is not PENDING:
             return
         with block.lock:
-            if self.state is not PENDING:
+            now = self.now
+            if now.state is not PENDING:
                 return
             held = self.held()
             reach = self.layout.reach(tuple(held))
-            live = None
-            if self.actions is not None or (block.weak and not reach.alone):
+            live: dict[int, OpAction] = {}
+            apart = self.actions is not None or (block.weak and not reach.alone)  # each action keeps its own part
+            if apart:
                 live = {action.index: action for action in self.write(block)}
                 order = tuple(sorted(live, reverse=True))
             else:
                 order = reach.order if block.weak else self.layout.order
             wanted, kept = reach.to_run(order)
-            env, errors = self._computed(block, wanted)
-            if self.state is not PENDING:
-                return  # it ran in the meantime: a signal handler, a finalizer or a callback looked at a value
-            self.errors = errors
-            self.kept = env if errors else {slot: env[slot] for slot in kept}
-            if live is not None:
+            env, errors = self._computed(block, [tensor._value for tensor in now.inputs], wanted)
+            owners = now.owners
+            if apart:  # what an identity leads to stays with the actions
+                owners = {slot: TensorId(owner.number) for slot, owner in owners.items()}
+            elif block.weak and len(reach.owners) < len(owners):
+                owners = {slot: owner for slot, owner in owners.items() if slot in reach.owners}
+            ran = Outcome(RAN, owners, order)
+            ran.kept = env if errors else {slot: env[slot] for slot in kept}
+            ran.values, ran.errors = env, errors
+            self.now = now = ran if self.now is now else self.now
+            if now is ran:
                 for index, action in live.items():
-                    action._kept = self.kept_by(index)
-                self.kept = None
-            self.order = order
-            if block.weak and live is None and len(reach.owners) < len(self.owners):
-                self.owners = {slot: owner for slot, owner in self.owners.items() if slot in reach.owners}
-            elif live is not None:  # what an identity leads to stays with the actions
-                self.owners = {slot: TensorId(owner.number) for slot, owner in self.owners.items()}
-            self.hand_out(block, held, env)
-            self.settle(block, RAN)
+                    action._kept = self.kept_by(index, ran)
+                if apart:
+                    ran.kept = None
+                self.hand_out(block, held, ran)
 
-    def _computed(self, block: Block, wanted: tuple[int, ...]) -> tuple[dict[int, Any], dict[int, Exception]]:
+    def _computed(
+        self, block: Block, values: list[Any], wanted: tuple[int, ...]
+    ) -> tuple[dict[int, Any], dict[int, Exception]]:
         """An environment (slot -> value), and the errors of what could not be computed."""
-        values = self.values()
         with block.running():
             try:
                 env, errors = self.layout.run_forward(wanted, block.setting, values), {}
@@ -335,41 +350,36 @@ class Sealed:
         where = self.calls[index][3]
         return where.line if isinstance(where, Place) else line_of(where)
 
-    def kept_by(self, index: int) -> Any:
-        """What the backward of a call reads, of a block that ran and whose actions are not written."""
-        slots = self.layout.steps[index].kept
-        failed = self.errors and next((self.errors[slot] for slot in slots if slot in self.errors), None)
-        return Failed(failed) if failed else tuple([self.kept[slot] for slot in slots])
-
-    def hand_out(self, block: Block, held: dict[int, Tensor], env: dict[int, Any]) -> None:
-        """Give results their values, and identities that know whom to ask for their actions."""
-        for slot, tensor in held.items():
-            if slot in self.errors:
-                continue
-            if tensor._kind.requires_grad and type(tensor._id) is int:
-                tensor._id = id = TensorId(tensor._id, block)
-                if block.weak:
-                    self.named.append(ref(id))
-            tensor._value = env[slot]  # before _slot: whoever sees none must find the value
-            tensor._slot = None
-
-    def settle(self, block: Block, state: str) -> None:
-        """It is in its next state: let go of what was only needed before."""
-        self.state = state
-        self.inputs = ()
-        block.leave()
-
     def consume(self, block: Block, held: dict[int, Tensor], env: dict[int, Any]) -> None:
         """Its forward and its backward ran as one program: hand out the values; nothing has to be kept."""
-        self.hand_out(block, held, env)
-        self.use_up(block)
+        self.use_up(env)
+        self.hand_out(block, held, self.now)
 
-    def use_up(self, block: Block) -> None:
+    def use_up(self, values: dict[int, Any]) -> None:
         """A backward has read what was kept, for the last time."""
-        self.kept = None
+        used = Outcome(CONSUMED, self.now.owners, self.now.order)
+        used.values, used.errors = values, self.now.errors
+        self.now = used
         for action in self.written():
             action.release()
-        self.settle(block, CONSUMED)
+
+    def hand_out(self, block: Block, held: dict[int, Tensor], now: Outcome) -> None:
+        """Give results their values. Who does not get it here, because of an interrupt, asks for it."""
+        for slot, tensor in held.items():
+            if slot not in now.errors:
+                self.hand_to(block, tensor, now.values[slot])
+        now.values = {}
+        block.leave()
+
+    def hand_to(self, block: Block, tensor: Tensor, value: Any) -> None:
+        """Give a result its value, and an identity that knows whom to ask for its action."""
+        if tensor._kind.requires_grad and type(tensor._id) is int:
+            id = TensorId(tensor._id, block)
+            if block.weak:
+                self.named.append(ref(id))
+            tensor._id = id
+        tensor._value = value  # before _slot: whoever sees none must find the value
+        tensor._slot = None
 
     # -- actions ------------------------------------------------------------------------------------------
 
@@ -382,17 +392,19 @@ class Sealed:
         """Its actions, in order; those that a live tensor can reach, if the tape holds them weakly."""
         with block.lock:
             if self.actions is None:
-                made = self._made(block)  # alive until the results lead to them
-                self._tell(made)
-                self.actions = [ref(action) for action in made] if block.weak else made
-                self.kept = None
-                return list(made)
+                held = self.held() if self.now.state is PENDING else {}
+                made = self._made(block, self.now, held)
+                self.actions = actions = made if self.actions is None else self.actions
+                if actions is made:
+                    self._tell(made, held)
+                    self.now.kept = None  # they have it
+                    if block.weak:
+                        self.actions = [ref(action) for action in made]
         return self.written()
 
-    def _made(self, block: Block) -> list[OpAction]:
-        order = self.order
-        held = self.held() if self.state is PENDING else {}
-        if self.state is PENDING and block.weak:
+    def _made(self, block: Block, now: Outcome, held: dict[int, Tensor]) -> list[OpAction]:
+        order = now.order
+        if now.state is PENDING and block.weak:
             order = self.layout.reach(tuple(held)).order
         identities: dict[int, TensorId] = {}
         actions: list[OpAction] = []
@@ -401,44 +413,50 @@ class Sealed:
             plan, numbers = step.plan, self.numbers(index)
             given = iter(others or ())
             inputs = [
-                (self.owners[slot] if slot < 0 else identities[slot]) if needs else TensorId(next(given))
+                (now.owners[slot] if slot < 0 else identities[slot]) if needs else TensorId(next(given))
                 for slot, needs in zip(step.slots, plan.wrt, strict=True)
             ]
-            action = OpAction(
-                plan, inputs, numbers, None if self.kept is None else self.kept_by(index), where, block.epoch
-            )
+            action = OpAction(plan, inputs, numbers, self.kept_by(index, now), where, block.epoch)
             action.index = index
-            if self.state is not CONSUMED:
+            if now.state is not CONSUMED:
                 action.block = block
             for slot, number, kind in zip(step.outputs, numbers, plan.out_kinds, strict=True):
                 identities[slot] = TensorId(number, action if kind.requires_grad else None)
             actions.append(action)
-        for slot, tensor in held.items():
-            if slot in identities and type(tensor._id) is int:
-                tensor._id = identities[slot]
         return actions
 
-    def _tell(self, actions: list[OpAction]) -> None:
+    def _tell(self, actions: list[OpAction], held: dict[int, Tensor]) -> None:
         """Identities that would ask the block for their actions know them from now on."""
-        if self.named:
-            producers = {number: action for action in actions for number in action.numbers}
-            for reference in self.named:
-                id = reference()
-                if id is not None:
-                    id._producer = producers[id.number]
-            self.named = []
+        producers = {number: action for action in actions for number in action.numbers}
+        for tensor in held.values():
+            number = tensor._id
+            if type(number) is int and number in producers and tensor._kind.requires_grad:
+                tensor._id = TensorId(number, producers[number])
+        for reference in self.named:
+            id = reference()
+            if id is not None:
+                id._producer = producers[id.number]
+        self.named = []
 
     def is_over(self, weak: bool) -> bool:
         """Whether it will never have an action again."""
-        if weak and self.actions:
-            self.actions = [action for action in self.actions if action() is not None]
-        if self.state is PENDING or self.kept is not None:
+        now = self.now
+        if now.state is PENDING or now.kept is not None:
             return False
-        return not self.actions and (weak or not self.order)
+        return not self.written() if weak else not (self.actions or now.order)
+
+    def kept_by(self, index: int, now: Outcome) -> Any:
+        """What the backward of a call reads; None if that is not here."""
+        if now.kept is None:
+            return None
+        slots = self.layout.steps[index].kept
+        failed = now.errors and next((now.errors[slot] for slot in slots if slot in now.errors), None)
+        return Failed(failed) if failed else tuple([now.kept[slot] for slot in slots])
 
     def kept_of(self, indices: Sequence[int]) -> dict[int, Any]:
         """By recorded call: what its backward reads, if it has run."""
-        if self.kept is not None:
-            return {index: self.kept_by(index) for index in indices}
+        now = self.now
+        if now.kept is not None:
+            return {index: self.kept_by(index, now) for index in indices}
         there = {action.index: action for action in self.written()}
         return {index: there[index]._kept for index in indices if index in there}

@@ -52,7 +52,7 @@ def go_back(block: Block, sums: dict[int, Any], wanted: set[int] | None, *, alon
             with block.running():
                 if pending:
                     held = sealed.held()
-                    env, gradients = structure.run_both(held, sealed.values(), cts)
+                    env, gradients = structure.run_both(held, _values(sealed), cts)
                 else:
                     gradients = structure.backward(sealed, cts)
                     if gradients is None:
@@ -62,7 +62,7 @@ def go_back(block: Block, sums: dict[int, Any], wanted: set[int] | None, *, alon
         if pending:
             sealed.consume(block, held, env)
         elif alone:
-            sealed.use_up(block)
+            sealed.use_up({})
     structure.file(sealed, gradients, sums, wanted, there)
     return True
 
@@ -81,7 +81,7 @@ def step(root: Tensor, wrt: Sequence[Tensor], tape: Tape) -> Gradients | None:
         if sealed.state is not PENDING or sealed.actions is not None:
             return None
         if not outside:
-            outside = {owner.number: slot for slot, owner in sealed.owners.items()}
+            outside = {owner.number: slot for slot, owner in sealed.now.owners.items()}
         slots = tuple([x._slot if x._value is block else outside.get(x._number) for x in wrt])
         layout, how = sealed.layout, (root._slot, slots, block.setting)
         course = layout.courses.get(how)
@@ -96,7 +96,7 @@ def step(root: Tensor, wrt: Sequence[Tensor], tape: Tape) -> Gradients | None:
         held = sealed.held()
         try:
             with block.running():
-                env, found = structure.run_both(held, sealed.values(), [])
+                env, found = structure.run_both(held, _values(sealed), [])
         except Exception:
             return None  # the long way, so that what fails is named
         numbers = [x._number for x in wrt]
@@ -106,6 +106,10 @@ def step(root: Tensor, wrt: Sequence[Tensor], tape: Tape) -> Gradients | None:
         tape.restart(by="backward()")  # before it is used up: an interrupt must not leave a tape that looks whole
         sealed.consume(block, held, env)
     return grads
+
+
+def _values(sealed: Sealed) -> list[Any]:
+    return [tensor._value for tensor in sealed.now.inputs]
 
 
 def _course(layout: Layout, root: Tensor, slots: Sequence[int | None], setting: Any) -> Any:

@@ -30,7 +30,7 @@ from tapejax.reverse import Options
 from tapejax.stepwise import Recorder
 from tapejax.tape import TensorId, current_scope, next_number
 from tapejax.tensor import Tensor, Tracer, make, with_id
-from tapejax.where import user_frame, user_line
+from tapejax.where import line_of, user_frame, user_line
 
 is_tensor = lambda leaf: isinstance(leaf, Tensor)
 _x64, _device, _precision = jax.enable_x64, jax.default_device, jax.default_matmul_precision
@@ -377,6 +377,8 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
     if plan.settings is not compat.Settings.now():
         plan = plan.under(compat.Settings.now(), tensors)
     results = plan.forward(*values)
+    if plan.waits and not compat.is_tracing():
+        _wait(plan, results, where or user_frame(4))
     if plan.single:
         results = (results,)
     if not scope.enabled and scope.bindings is None and any(tensor.requires_grad for tensor in tensors):
@@ -394,6 +396,16 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
         action = OpAction(plan, [tensor.id for tensor in tensors], numbers, kept, where, tape.epoch)
         tape.append(action)
     return packed(plan, results, numbers, action)
+
+
+def _wait(plan: Plan, results: Any, where: Any) -> None:
+    """Wait for a callback, so that what goes wrong in it is raised here, with the op and its line."""
+    try:
+        jax.block_until_ready(results)
+    except Exception as error:
+        line = getattr(where, "line", None) or line_of(where)
+        error.add_note(f"  at      {line}\n  action  {plan!r}, in a callback")
+        raise
 
 
 def packed(plan: Plan, results: Sequence[Any], numbers: Sequence[int], action: OpAction | None) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from tapejax.tape import current_scope
 from tapejax.tensor import Tensor, Tracer, tensor
 from tapejax.where import user_line
 
-_x64 = jax.enable_x64
+_x64, _promotion = jax.enable_x64, jax.numpy_dtype_promotion
 
 BINARY = {
     "add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "truediv": jnp.true_divide,
@@ -84,15 +85,27 @@ def _binary(name: str, op: Lifted) -> tuple[Callable, Callable]:
             plan = plans.get((self._kind, other._kind, scope.enabled, _x64.value))
             return op(self, other) if plan is None else run(plan, (self, other), scope)
         if _operand(other):
-            return op(self, as_tensor(other))
+            return op(self, as_tensor(other)) if not _is_literal(other) else _with_literal(op, other, False)(self)
         return _not_an_operand(name, other)
 
     def reflected(self, other):
         if _operand(other):
-            return op(as_tensor(other), self)
+            return op(as_tensor(other), self) if not _is_literal(other) else _with_literal(op, other, True)(self)
         return _not_an_operand(name, other)
 
     return forward, reflected
+
+
+def _is_literal(value: Any) -> bool:
+    """Whether jax is to see a number as it stands: under strict promotion it allows more of numbers than of arrays."""
+    return _promotion.value == "strict" and (type(value) in NUMBERS or isinstance(value, np.generic))
+
+
+@lru_cache(maxsize=256, typed=True)
+def _with_literal(op: Lifted, number: Any, first: bool) -> Lifted:
+    """The operator with one operand given."""
+    function = op.function
+    return lift((lambda x: function(number, x)) if first else (lambda x: function(x, number)), name=op.name)
 
 
 def _not_an_operand(name: str, other: Any) -> Any:

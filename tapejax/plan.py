@@ -38,7 +38,7 @@ class Plan:
     __slots__ = (
         "all_wrt", "backward", "bare", "draws", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
         "keeps_all_inputs", "layouts", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
-        "settings", "shown", "single", "special", "steps_cache", "stepwise", "structure", "variants", "wrt", "x64",
+        "settings", "shown", "single", "special", "steps_cache", "stepwise", "structure", "variants", "waits", "wrt", "x64",
     )  # fmt: skip
 
     def __init__(
@@ -60,7 +60,8 @@ class Plan:
         self.n_in, self.n_out = len(values), len(program.outputs)
         self.records = any(wrt)
         # Its effects happen when it is called; and what the host does in a callback is none of a fused program's business.
-        self.effects = any(eqn.has_effects for eqn in program.eqns) or compat.calls_host(program.eqns)
+        self.waits = compat.calls_host(program.eqns)
+        self.effects = self.waits or any(eqn.has_effects for eqn in program.eqns)
         self.draws = compat.draws_numbers(program.eqns)
         self.foreign: tuple[str, ...] = ()
         self.reversed: Reversed | None = None
@@ -220,6 +221,8 @@ class OpAction(TapeAction):
         """What its backward reads; runs its block if need be. None once a fused backward has used it up."""
         if self._kept is None and self.block is not None:
             self.block.flush()
+            if self._kept is None:  # giving it out was interrupted
+                self._kept = self.block.kept_by(self.index)
         if type(self._kept) is Failed:
             raise self._kept.error
         return self._kept

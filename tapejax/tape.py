@@ -148,8 +148,8 @@ class Pending:
         """Add the numbers of what its actions make of tensors whose numbers are there."""
         raise NotImplementedError
 
-    def error_of(self, slot: int) -> Exception:
-        """Why a result has no value after `flush`."""
+    def settle(self, tensor: Tensor) -> None:
+        """Give a result the value that `flush` did not hand to it, or raise why there is none."""
         raise NotImplementedError
 
     def action_of(self, number: int) -> Any:
@@ -607,19 +607,26 @@ def enter(block: Any) -> Any:
 
 
 def leave(block: Any, name: str) -> None:
-    """Take back what the last entering of a block here has changed, and only that."""
-    scope, entries = current_scope(), block._entries
+    """Take back what the last entering of a block here has changed, and only that; also if it is interrupted."""
+    entries, scope = block._entries, current_scope()
     if not entries:
         raise TapeError(f"{name} was left, but had not been entered", fix="use `with`, which does both, once each")
-    entry = entries[-1]
-    if scope.entry is not entry:  # not the innermost here, or entered elsewhere
-        here = [layer.entry for layer in layers(scope)]
-        entry = next((entry for entry in reversed(entries) if entry in here), entry)
-        if entry not in here and entry.scope is not None:
-            entry.scope.thread = None  # nobody's: whoever finds it in a context makes it anew, see `current_scope`
-    entries.remove(entry)
-    entry.left = True
-    entry.scope = None
+    here = [layer.entry for layer in layers(scope)]
+    entry = next((entry for entry in reversed(entries) if entry in here), entries[-1])
+    try:
+        _left(entry, here, scope)
+    except BaseException:
+        _left(entry, here, scope)
+        raise
+
+
+def _left(entry: Entry, here: list[Any], scope: Scope) -> None:
+    """An entry is left: make the scope without it. May be said twice."""
+    if entry not in here and entry.scope is not None:
+        entry.scope.thread = None  # nobody's: whoever finds it in a context makes it anew, see `current_scope`
+    entry.left, entry.scope = True, None
+    entries = entry.block._entries
+    entries[:] = [one for one in entries if one is not entry]
     restore(scope)
 
 

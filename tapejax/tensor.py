@@ -99,8 +99,8 @@ class Tensor(metaclass=_Hint):
             value = self._value
             if isinstance(value, Pending):
                 value.flush()
-                if self._value is value:  # it has none: what should have computed it failed
-                    raise value.error_of(self._slot)
+                if self._value is value:  # the call that makes it failed, or handing it out was interrupted
+                    value.settle(self)
             elif isinstance(value, Tensor):
                 self._value, self._slot = value.value, None
         return self._value

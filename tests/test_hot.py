@@ -685,7 +685,7 @@ def test_what_an_ambient_block_keeps_goes_at_once_with_its_result():
     try:
         loss = (tanh(x) * x).sum()
         float(loss)  # it runs
-        kept = [weakref.ref(value) for slot, value in loss.id._producer.sealed.kept.items() if slot >= 0]
+        kept = [weakref.ref(value) for slot, value in loss.id._producer.sealed.now.kept.items() if slot >= 0]
         assert kept
         assert all(value() is not None for value in kept)
         del loss
