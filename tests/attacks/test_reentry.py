@@ -5,16 +5,25 @@ import pytest
 from tests.attacks.alone import alone, no_failures
 
 WORKS = ["look", "record", "back", "same"]
+CASES = [
+    (kind, work) for kind in ("lines", "signals", "garbage") for work in WORKS if (kind, work) != ("garbage", "back")
+]
+# A tape entered in `__del__` sets a context variable, which CPython 3.11 does not bear while another is being set.
+SOME, MANY = {"lines": 24, "signals": 15, "garbage": 3}, {"lines": 600, "signals": 300, "garbage": 40}
 
 
-@pytest.mark.parametrize("work", WORKS)
-@pytest.mark.parametrize(("kind", "budget"), [("lines", 24), ("signals", 15), ("garbage", 3)])
-def test_ops_within_ops(kind, work, budget):
-    no_failures(alone("reentry", kind, work, budget, seconds=150))
+@pytest.mark.parametrize(("kind", "work"), CASES)
+def test_ops_within_ops(kind, work):
+    no_failures(alone("reentry", kind, work, SOME[kind], seconds=150))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", WORKS)
-@pytest.mark.parametrize(("kind", "budget"), [("lines", 600), ("signals", 300), ("garbage", 40)])
-def test_many_ops_within_ops(kind, work, budget):
-    no_failures(alone("reentry", kind, work, budget, seconds=900))
+@pytest.mark.parametrize(("kind", "work"), CASES)
+def test_many_ops_within_ops(kind, work):
+    no_failures(alone("reentry", kind, work, MANY[kind], seconds=900))
+
+
+@pytest.mark.parametrize("kind", SOME)
+def test_jax_itself_bears_it(kind):
+    """The control: an op of jax in the same places."""
+    no_failures(alone("reentry", kind, "control", SOME[kind] // 3, seconds=150))
