@@ -358,7 +358,7 @@ class Sealed:
     def use_up(self, values: dict[int, Any]) -> None:
         """A backward has read what was kept, for the last time."""
         used = Outcome(CONSUMED, self.now.owners, self.now.order)
-        used.values, used.errors = values, self.now.errors
+        used.values, used.errors = {**self.now.values, **values}, self.now.errors
         self.now = used
         for action in self.written():
             action.release()

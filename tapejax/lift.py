@@ -376,9 +376,10 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
     values = [tensor.value for tensor in tensors]
     if plan.settings is not compat.Settings.now():
         plan = plan.under(compat.Settings.now(), tensors)
-    results = plan.forward(*values)
     if plan.waits and not compat.is_tracing():
-        _wait(plan, results, where or user_frame(4))
+        results = _waited(plan, values, where or user_frame(4))
+    else:
+        results = plan.forward(*values)
     if plan.single:
         results = (results,)
     if not scope.enabled and scope.bindings is None and any(tensor.requires_grad for tensor in tensors):
@@ -398,10 +399,10 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
     return packed(plan, results, numbers, action)
 
 
-def _wait(plan: Plan, results: Any, where: Any) -> None:
-    """Wait for a callback, so that what goes wrong in it is raised here, with the op and its line."""
+def _waited(plan: Plan, values: Sequence[Any], where: Any) -> Any:
+    """A plan that calls back, and its end: what goes wrong in the callback is raised here, with the op and its line."""
     try:
-        jax.block_until_ready(results)
+        return jax.block_until_ready(plan.forward(*values))
     except Exception as error:
         line = getattr(where, "line", None) or line_of(where)
         error.add_note(f"  at      {line}\n  action  {plan!r}, in a callback")

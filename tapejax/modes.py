@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tapejax.errors import ArgumentError
-from tapejax.tape import Entry, Scope, enter, leave
+from tapejax.tape import Entered, Entry, Scope, enter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _GradMode:
+class _GradMode(Entered):
     """Switch recording off or on: a context manager, and a decorator for functions and generators."""
 
     __slots__ = ("_entries",)
@@ -27,9 +27,6 @@ class _GradMode:
 
     def __enter__(self) -> None:
         enter(self)
-
-    def __exit__(self, *exc_info: object) -> None:
-        leave(self, type(self).__name__)
 
     def _inside(self, outer: Scope) -> Scope:
         return Scope(outer.tape, self.enabled, (outer.thread, outer.task), outer.bindings, outer.manner)

@@ -201,7 +201,24 @@ class Epoch:
 _labels = itertools.count(1)
 
 
-class Tape:
+class Entered:
+    """What is entered and left by `with`, as often as one likes: see `enter` and `leave` at the end of this file."""
+
+    __slots__ = ()
+    _entries: list[Entry]
+
+    def __exit__(self, *exc_info: object) -> None:
+        before = (*self._entries,)
+        try:
+            leave(self)
+        except BaseException:  # an interrupt: what was begun is done
+            if before and len(self._entries) == len(before):
+                leave(self)
+            restore(current_scope())
+            raise
+
+
+class Tape(Entered):
     """A linear log of actions. `with Tape() as tape:` makes it the one that records.
 
     It keeps every action until it is taken. `detail="primitives"` records each lax primitive as an
@@ -336,9 +353,6 @@ class Tape:
             self.block = None  # the calls noted by whoever had it before run when they are needed
         self._owner = me
         return enter(self)
-
-    def __exit__(self, *exc_info: object) -> None:
-        leave(self, self.label)
 
     def _inside(self, outer: Scope) -> Scope:
         return Scope(self, outer.enabled, (outer.thread, outer.task), outer.bindings, outer.manner or self.manner)
@@ -606,27 +620,19 @@ def enter(block: Any) -> Any:
         raise
 
 
-def leave(block: Any, name: str) -> None:
-    """Take back what the last entering of a block here has changed, and only that; also if it is interrupted."""
+def leave(block: Entered) -> None:
+    """Take back what the last entering of a block here has changed, and only that."""
     entries, scope = block._entries, current_scope()
     if not entries:
-        raise TapeError(f"{name} was left, but had not been entered", fix="use `with`, which does both, once each")
+        fix = "use `with`, which does both, once each"
+        name = getattr(block, "label", type(block).__name__)
+        raise TapeError(f"{name} was left, but had not been entered", fix=fix)
     here = [layer.entry for layer in layers(scope)]
     entry = next((entry for entry in reversed(entries) if entry in here), entries[-1])
-    try:
-        _left(entry, here, scope)
-    except BaseException:
-        _left(entry, here, scope)
-        raise
-
-
-def _left(entry: Entry, here: list[Any], scope: Scope) -> None:
-    """An entry is left: make the scope without it. May be said twice."""
     if entry not in here and entry.scope is not None:
         entry.scope.thread = None  # nobody's: whoever finds it in a context makes it anew, see `current_scope`
     entry.left, entry.scope = True, None
-    entries = entry.block._entries
-    entries[:] = [one for one in entries if one is not entry]
+    entries.remove(entry)
     restore(scope)
 
 

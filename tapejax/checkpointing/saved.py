@@ -14,7 +14,7 @@ import numpy as np
 
 from tapejax.errors import ArgumentError, SavedTensorError
 from tapejax.packed import Packed
-from tapejax.tape import Entry, Scope, enter, leave
+from tapejax.tape import Entered, Entry, Scope, enter
 from tapejax.tensor import Tensor, Tracer
 from tapejax.where import user_line
 
@@ -38,7 +38,7 @@ class Manner:
 STEADY = Manner()
 
 
-class saved_tensors_hooks:
+class saved_tensors_hooks(Entered):
     """Within it, what ops keep for backward goes through `pack`, and through `unpack` when backward reads it.
 
     pack takes an array and returns anything; unpack takes that and returns an array of the same shape
@@ -62,11 +62,7 @@ class saved_tensors_hooks:
         self._entries: list[Entry] = []
 
     def __enter__(self) -> saved_tensors_hooks:
-        enter(self)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        leave(self, type(self).__name__)
+        return enter(self)
 
     def _inside(self, outer: Scope) -> Scope:
         return Scope(outer.tape, outer.enabled, (outer.thread, outer.task), outer.bindings, Manner(self))

@@ -30,4 +30,4 @@ def no_failures(reports):
     tried = [{k: v for k, v in report.items() if k != "failures"} for report in reports]
     assert not failures, f"{len(failures)} failures, {tried}\n" + "\n".join(failures)
     assert reports, "nothing was tried"
-    assert all(report["tried"] for report in reports)
+    assert sum(report["tried"] for report in reports)

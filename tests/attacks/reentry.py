@@ -12,10 +12,10 @@ import traceback
 
 import jax.numpy as jnp
 import numpy as np
-from jax._src.core import trace_state_clean  # public in no release; what jax itself asks
 
 import tapejax as tj
 import tapejax.numpy as tnp
+from tapejax.compat import is_tracing
 from tests.attacks.interrupts import FOLDER, Hung, attempt, reset, spread, visits
 from tests.attacks.scenarios import SCENARIOS, alike
 
@@ -74,7 +74,7 @@ def safely(work):
     busy = []
 
     def act():
-        if busy or not trace_state_clean():
+        if busy or is_tracing():
             return
         busy.append(True)
         try:

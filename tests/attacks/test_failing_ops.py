@@ -166,8 +166,9 @@ def test_a_callback_that_fails_once_is_right_afterwards():
     failed = 0
     for _ in range(VISITS):
         x = leaf()
-        y, z = f(x, DATA), tnp.cos(x)
+        z = tnp.cos(x)
         try:
+            y = f(x, DATA)  # it may fail here, or when it is looked at
             np.testing.assert_allclose(looks(y), DATA * DATA * 2, rtol=1e-5)
         except (jax.errors.JaxRuntimeError, tj.TapejaxError, ZeroDivisionError):
             failed += 1

@@ -1,14 +1,15 @@
 """An op in a signal handler, in `__del__`, or at any line while another op is recorded or run."""
 
+import sys
+
 import pytest
 
 from tests.attacks.alone import alone, no_failures
 
 WORKS = ["look", "record", "back", "same"]
-CASES = [
-    (kind, work) for kind in ("lines", "signals", "garbage") for work in WORKS if (kind, work) != ("garbage", "back")
-]
-# A tape entered in `__del__` sets a context variable, which CPython 3.11 does not bear while another is being set.
+# Before 3.12 the collector runs inside any allocation: ops of plain jax in `__del__` then crash by themselves.
+KINDS = ("lines", "signals", "garbage") if sys.version_info >= (3, 12) else ("lines", "signals")
+CASES = [(kind, work) for kind in KINDS for work in WORKS]
 SOME, MANY = {"lines": 24, "signals": 15, "garbage": 3}, {"lines": 600, "signals": 300, "garbage": 40}
 
 
@@ -23,7 +24,7 @@ def test_many_ops_within_ops(kind, work):
     no_failures(alone("reentry", kind, work, MANY[kind], seconds=900))
 
 
-@pytest.mark.parametrize("kind", SOME)
+@pytest.mark.parametrize("kind", KINDS)
 def test_jax_itself_bears_it(kind):
     """The control: an op of jax in the same places."""
     no_failures(alone("reentry", kind, "control", SOME[kind] // 3, seconds=150))
