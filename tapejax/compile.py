@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tapejax.callers import takes_apart
 from tapejax.errors import ArgumentError, ClosureError
 from tapejax.gradients import Gradients
 from tapejax.lift import Lifted, is_data, is_tensor, lift
@@ -62,6 +63,7 @@ class Jitted:
         self._recorders: OrderedDict[Any, Recorder] = OrderedDict()
         self._lock = threading.Lock()
 
+    @takes_apart
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, _ = flatten((args, kwargs))
         if current_scope().enabled and any(is_tensor(leaf) and leaf.requires_grad for leaf in leaves):
@@ -78,6 +80,7 @@ class Jitted:
         out, found = self.compiled(*args, **kwargs)
         return _returned(*flatten(out), found.marks, leaves)
 
+    @takes_apart
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """jax.jit's own `lower`: what is compiled for these arguments."""
         return self.compiled.lower(*args, **kwargs)

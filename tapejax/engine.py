@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tapejax import higher_order, hot
+from tapejax import cuts, higher_order, hot
 from tapejax.block import Block
 from tapejax.errors import (
     ArgumentError,
@@ -56,6 +56,7 @@ def backward(
     """
     tape = current_tape() if tape is None else tape
     leaves = None if wrt is None else _leaves(wrt)
+    cut = {} if tape.epoch.cuts is None else look_for_cuts(root, leaves, tape)
     if leaves is not None and seed is None and type(root) is Tensor and not (retain_tape or create_graph):
         found = hot.step(root, leaves, tape)
         if found is not None:
@@ -67,7 +68,7 @@ def backward(
             given = said if isinstance(said, Tensor) else make(given, False)
         grads.add(one._number, given)
     wanted = None if leaves is None else {leaf._number for leaf in leaves}
-    grads._told = {"roots": [one._number for one, _, _ in starts], "wrt": wanted}
+    grads._told = {"roots": [one._number for one, _, _ in starts], "wrt": wanted, "cut": cut}
     if create_graph:
         with tape, enable_grad():
             run(list(tape.actions), grads, wanted, step=higher_order.step)
@@ -174,6 +175,13 @@ def failure(action: TapeAction, actions: list[TapeAction], grads: Gradients, cau
     )
     error.gradients, error.actions, error.index, error.failed = grads, list(actions), index, action
     return error
+
+
+def look_for_cuts(root: Any, leaves: Sequence[Tensor] | None, tape: Tape) -> dict[int, str]:
+    """See cuts.check; a root that is none is refused later."""
+    roots = [one for one in (root if isinstance(root, (list, tuple)) else [root]) if isinstance(one, Tensor)]
+    wanted = None if leaves is None else [leaf._number for leaf in leaves]
+    return cuts.check(tape.epoch.cuts, tape, roots, wanted)
 
 
 def start(root: Tensor | Sequence[Tensor], seed: Any, tape: Tape) -> list[tuple[Tensor, Any, Any]]:

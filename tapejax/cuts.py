@@ -1,0 +1,226 @@
+"""Where a gradient would be cut: parameters that somebody took apart while a tape recorded.
+
+A parameter is a pytree, so that optimisers, jitted steps and `jax.tree.map` can work on it. What is rebuilt from its
+value is a new leaf; what is computed from its plain value is an array. Both are out of the tape's sight, so a tape's
+content has a log of them: what was taken apart, and what was rebuilt. Backward looks at it before it begins. A gradient
+that would lack a part is an error with the lines of both; see docs/tensors-and-jax.md.
+
+The log holds nothing alive. Where nothing was taken apart there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from tapejax import callers
+from tapejax.errors import CutGradientError
+from tapejax.tape import Pending, TensorId, current_scope, next_number
+from tapejax.where import line_of, user_line
+
+
+class Rebuilt(TensorId):
+    """The identity of a leaf that was rebuilt from another's value.
+
+    chain: the numbers of the identities it was rebuilt from, the last one first. Empty if that is not known: jax keeps
+    structures, so what a structure remembers may be of an earlier call.
+    """
+
+    __slots__ = ("chain", "kind", "where")
+
+    def __init__(self, chain: tuple[int, ...], kind: Any, where: Any):
+        super().__init__()
+        self.chain, self.kind, self.where = chain, kind, where
+
+
+class Aux(int):
+    """What the structure of a Tensor says: whether it needs a gradient. Beside it, what it was made from.
+
+    Structures are alike if the numbers are: jax's caches see no difference in the rest, which is for the first who
+    rebuilds a Tensor from this one.
+    """
+
+    chain: tuple[int, ...] = ()
+    used = False
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
+
+class Taken:
+    """That an identity was taken apart.
+
+    time: what was made later has a larger number.
+    exposed: plain arrays were handed out, so far as is known; not, if a Tensor was rebuilt in the same call.
+    inside: in the first content of a tape that somebody opened to record, by a function that hands out leaves.
+    """
+
+    __slots__ = ("caller", "exposed", "inside", "kind", "time", "traced")
+
+    def __init__(self, caller: callers.Caller, kind: Any, traced: bool, inside: bool, exposed: bool):
+        self.caller, self.kind, self.traced, self.inside, self.exposed = caller, kind, traced, inside, exposed
+        self.time = next_number()
+
+
+class Cuts:
+    """The log of a tape's content."""
+
+    __slots__ = ("rebuilt", "taken")
+
+    def __init__(self) -> None:
+        self.taken: WeakKeyDictionary[TensorId, dict[Any, Taken]] = WeakKeyDictionary()  # by line
+        self.rebuilt: WeakSet[Rebuilt] = WeakSet()
+
+    def origins(self, leaf: Rebuilt) -> list[TensorId]:
+        """What a leaf was, or may have been, rebuilt from."""
+        known = [id for id in self.taken if id.number in leaf.chain]
+        if known:
+            return known
+        return [
+            id
+            for id, lines in self.taken.items()
+            for taken in lines.values()
+            if taken.time < leaf.number and (taken.caller.where == leaf.where or _alike(taken.kind, leaf.kind))
+        ]
+
+    def extend(self, other: Cuts) -> None:
+        """Those of a tape that is merged."""
+        for id, lines in other.taken.items():
+            self.taken.setdefault(id, {}).update(lines)
+        self.rebuilt |= other.rebuilt
+
+
+def _alike(a: Any, b: Any) -> bool:
+    return getattr(a, "shape", None) == getattr(b, "shape", ()) and a.dtype == b.dtype
+
+
+def _log() -> Cuts:
+    epoch = current_scope().tape.epoch
+    if epoch.cuts is None:
+        epoch.cuts = Cuts()
+    return epoch.cuts
+
+
+def took(id: TensorId, kind: Any, caller: callers.Caller, *, traced: bool, exposed: bool = True) -> Aux:
+    """Log that an identity is taken apart; what its structure is to remember."""
+    cuts, tape = _log(), current_scope().tape
+    inside = caller.tree and not tape.weak and tape.epoch.first
+    taken = Taken(caller, kind.aval, traced, inside, exposed)
+    chain = id.chain if isinstance(id, Rebuilt) else ()
+    for before in [other for other in cuts.taken if other.number in chain]:
+        cuts.taken[before][caller.where] = taken
+    chain = tuple([number for number in chain if any(number == other.number for other in cuts.taken)])
+    cuts.taken.setdefault(id, {})[caller.where] = taken
+    made = Aux(True)
+    made.chain = (id.number, *chain)
+    return made
+
+
+def rebuilt(chain: tuple[int, ...], kind: Any, caller: callers.Caller, *, traced: bool) -> TensorId:
+    """The identity of a leaf that is rebuilt from what was taken apart."""
+    made = Rebuilt(chain, kind.aval, caller.where)
+    cuts = _log()
+    if cuts.taken:
+        cuts.rebuilt.add(made)
+        for id in cuts.origins(made):
+            taken = cuts.taken[id].get(caller.where)
+            if taken is not None and taken.traced == traced:
+                taken.exposed = False
+    return made
+
+
+# --- before a backward --------------------------------------------------------------------------------
+
+
+def check(cuts: Cuts, tape: Any, roots: Sequence[Any], wanted: Iterable[int] | None) -> dict[int, str]:
+    """Refuse a gradient that would lack a part.
+
+    Of what is not asked for by name and has no gradient at all: the reason, by number.
+    """
+    asked = None if wanted is None else set(wanted)
+    suspects = {id.number: id for id in list(cuts.taken) if asked is None or id.number in asked}
+    if not suspects:
+        return {}
+    read = _read(tape.entries())
+    leaves = [leaf for leaf in list(cuts.rebuilt) if leaf.number in read and not (asked and leaf.number in asked)]
+    found = [(id, leaf) for leaf in leaves for id in cuts.origins(leaf) if id.number in suspects]
+    exposed = [(id, t) for id in suspects.values() for t in cuts.taken.get(id, {}).values() if t.exposed]
+    if not found and not exposed:
+        return {}
+    way = _Way(tape.actions, [root._number for root in roots])
+    parts = [(id, _of_rebuilt(cuts, id, leaf, way)) for id, leaf in found if leaf.number in way.readers]
+    active = frozenset(code for code, _ in callers.stack())
+    parts += [(id, _of_exposed(taken)) for id, taken in exposed if way.passes(taken, active)]
+    missing: dict[int, str] = {}
+    for id, what in parts:
+        reader = way.readers.get(id.number)
+        if asked is None and reader is None:
+            missing[id.number] = what
+            continue
+        raise CutGradientError(
+            f"the gradient of {id!r} would lack a part: {what}",
+            at=user_line(),
+            action=None if reader is None else f"{reader!r}, which reads it as it is, at {reader.line}",
+            fix="keep it on the tape: the same function of tapejax, or tapejax.lift(f)(x), or is_leaf for trees; "
+            "where no gradient is meant to flow, do it within tapejax.no_grad(), or name both in wrt",
+        )
+    return missing
+
+
+def _of_rebuilt(cuts: Cuts, id: TensorId, leaf: Rebuilt, way: _Way) -> str:
+    names = [taken.caller.name for taken in cuts.taken[id].values() if taken.caller.where == leaf.where]
+    by = f" by {names[0]}" if names else ""
+    return f"{leaf!r} was rebuilt from it{by} at {line_of(leaf.where)}, and is read at {way.readers[leaf.number].line}"
+
+
+def _of_exposed(taken: Taken) -> str:
+    return (
+        f"{taken.caller.name} took its plain value out at {taken.caller.line}, "
+        "while what backward starts from was being recorded"
+    )
+
+
+def _read(entries: Iterable[Any]) -> set[int]:
+    read: set[int] = set()
+    for entry in entries:
+        read.update(entry.reads() if isinstance(entry, Pending) else [id.number for id in entry.inputs or ()])
+    return read
+
+
+class _Way:
+    """The actions that lead to the roots, and by number the first one that reads each identity."""
+
+    def __init__(self, actions: Sequence[Any], roots: Iterable[int]):
+        needed = set(roots)
+        self.actions: list[Any] = []
+        self.readers: dict[int, Any] = {}
+        for action in reversed(actions):
+            outputs = action.outputs
+            if outputs is None or any(id.number in needed for id in outputs):
+                self.actions.append(action)
+                reads = getattr(action, "differentiable_inputs", lambda action=action: action.inputs or ())()
+                for id in reads:
+                    needed.add(id.number)
+                    self.readers[id.number] = action
+
+    def passes(self, taken: Taken, active: frozenset[Any]) -> bool:
+        """Whether a plain value was taken out on the way: an array made of it may be part of the roots.
+
+        It may if something was recorded before and after it; if a line that led to it, or a function that led to it and
+        has returned, recorded later on; or if the tape was opened to record, and it came first.
+        """
+        time = lambda action: getattr(action, "sequence", 0)
+        later = [action for action in self.actions if time(action) > taken.time]
+        if not later:
+            return False
+        if taken.inside or len(later) < len(self.actions):
+            return True
+        returned = {code for code, _ in taken.caller.stack} - active
+        lines = {line_of(where) for where in taken.caller.stack}
+        return any(_code(action) in returned or action.line in lines for action in later)
+
+
+def _code(action: Any) -> Any:
+    where = getattr(action, "where", None)
+    return where[0] if type(where) is tuple else None
