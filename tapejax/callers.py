@@ -127,13 +127,14 @@ def find(depth: int = 2, *, called: str | None = None, whole: bool = False) -> C
         code = frame.f_code
         owner = owners[code.co_filename]
         if owner is JAX:
-            found.jax.append(code)
-            found.looks |= code in _LOOKING
+            if code not in _WRAPPERS:
+                found.jax.append(code)
             found.tree &= code.co_filename in _TREES
         elif owner is not PYTHON:
             break
         frame = frame.f_back
     found.tree &= bool(found.jax)
+    found.looks = bool(found.jax) and found.jax[-1] in _LOOKING  # what was called, not what it uses
     if frame is None:
         return found
     found.kind = owner
@@ -186,8 +187,7 @@ def public_name(codes: list[CodeType]) -> str:
             for name, function in list(vars(sys.modules.get(module, jax)).items()):
                 if not name.startswith("_"):
                     _names.update(dict.fromkeys(_codes(function), f"{module}.{name}"))
-    codes = [code for code in reversed(codes) if code not in _WRAPPERS]
-    for code in codes:
+    for code in reversed(codes):
         made_by = code.co_qualname.split(".<locals>")[0].lstrip("_")
         name = _names.get(code) or (f"jax.{made_by}" if hasattr(jax, made_by) else None)
         if name is not None:

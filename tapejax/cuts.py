@@ -2,7 +2,7 @@
 
 A parameter is a pytree, so that optimisers, jitted steps and `jax.tree.map` can work on it. What is rebuilt from its
 value is a new leaf; what is computed from its plain value is an array. Both are out of the tape's sight, so a tape's
-content has a log of them: what was taken apart, and what was rebuilt. Backward looks at it before it begins. A gradient
+log has what was taken apart and what was rebuilt. Backward looks at what came since its content began, before it starts. A gradient
 that would lack a part is an error with the lines of both; see docs/tensors-and-jax.md.
 
 The log holds nothing alive. Where nothing was taken apart there is none.
@@ -11,6 +11,7 @@ The log holds nothing alive. Where nothing was taken apart there is none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -53,104 +54,114 @@ class Taken:
 
     time: what was made later has a larger number.
     exposed: plain arrays were handed out, so far as is known; not, if a Tensor was rebuilt in the same call.
-    inside: in the first content of a tape that somebody opened to record, by a function that hands out leaves.
+    inside: if a function that hands out leaves did it where a tape had just been opened to record: that tape's content.
     """
 
     __slots__ = ("caller", "exposed", "inside", "kind", "time", "traced")
 
-    def __init__(self, caller: callers.Caller, kind: Any, traced: bool, inside: bool, exposed: bool):
+    def __init__(self, caller: callers.Caller, kind: Any, traced: bool, inside: Any, exposed: bool):
         self.caller, self.kind, self.traced, self.inside, self.exposed = caller, kind, traced, inside, exposed
         self.time = next_number()
 
 
-class Cuts:
-    """The log of a tape's content."""
+class Log:
+    """What was taken apart and rebuilt, by whom, in any thread.
 
-    __slots__ = ("rebuilt", "taken")
+    One for all tapes: a content of a tape has what came since it began. last: when something was last taken apart.
+    """
 
     def __init__(self) -> None:
-        self.taken: WeakKeyDictionary[TensorId, dict[Any, Taken]] = WeakKeyDictionary()  # by line
-        self.rebuilt: WeakSet[Rebuilt] = WeakSet()
+        self._taken: WeakKeyDictionary[TensorId, dict[Any, Taken]] = WeakKeyDictionary()  # by line, the last time
+        self._rebuilt: WeakSet[Rebuilt] = WeakSet()
+        self._lock = RLock()
+        self.last = 0
 
-    def origins(self, leaf: Rebuilt) -> list[TensorId]:
+    def took(self, id: TensorId, taken: Taken, start: int) -> tuple[int, ...]:
+        """File it; the numbers of the identities that lead to this one."""
+        with self._lock:
+            chain = id.chain if isinstance(id, Rebuilt) else ()
+            before = [other for other in self.since(start) if other.number in chain] if chain else []
+            for other in [id, *before]:
+                self._taken.setdefault(other, {})[taken.caller.where] = taken
+            self.last = taken.time
+        return id.number, *[other.number for other in before]
+
+    def rebuilt(self, leaf: Rebuilt, start: int, traced: bool) -> None:
+        with self._lock:
+            self._rebuilt.add(leaf)
+            for takings in self.origins(leaf, start).values():
+                for taken in takings:
+                    if taken.caller.where == leaf.where and taken.traced == traced:
+                        taken.exposed = False
+
+    def since(self, start: int) -> dict[TensorId, list[Taken]]:
+        """What was taken apart."""
+        with self._lock:
+            found = {id: [t for t in lines.values() if t.time > start] for id, lines in self._taken.items()}
+        return {id: takings for id, takings in found.items() if takings}
+
+    def rebuilt_since(self, start: int) -> list[Rebuilt]:
+        with self._lock:
+            return [leaf for leaf in self._rebuilt if leaf.number > start]
+
+    def origins(self, leaf: Rebuilt, start: int) -> dict[TensorId, list[Taken]]:
         """What a leaf was, or may have been, rebuilt from."""
-        known = [id for id in self.taken if id.number in leaf.chain]
+        taken = self.since(start)
+        known = {id: takings for id, takings in taken.items() if id.number in leaf.chain}
         if known:
             return known
-        return [
-            id
-            for id, lines in self.taken.items()
-            for taken in lines.values()
-            if taken.time < leaf.number and (taken.caller.where == leaf.where or _alike(taken.kind, leaf.kind))
-        ]
+        may_be = lambda t: t.time < leaf.number and (t.caller.where == leaf.where or _alike(t.kind, leaf.kind))
+        return {id: takings for id, takings in taken.items() if any(map(may_be, takings))}
 
-    def extend(self, other: Cuts) -> None:
-        """Those of a tape that is merged."""
-        for id, lines in other.taken.items():
-            self.taken.setdefault(id, {}).update(lines)
-        self.rebuilt |= other.rebuilt
+
+log = Log()
 
 
 def _alike(a: Any, b: Any) -> bool:
-    return getattr(a, "shape", None) == getattr(b, "shape", ()) and a.dtype == b.dtype
-
-
-def _log() -> Cuts:
-    epoch = current_scope().tape.epoch
-    if epoch.cuts is None:
-        epoch.cuts = Cuts()
-    return epoch.cuts
+    return (getattr(a, "shape", None), getattr(a, "dtype", None)) == (getattr(b, "shape", 0), getattr(b, "dtype", 0))
 
 
 def took(id: TensorId, kind: Any, caller: callers.Caller, *, traced: bool, exposed: bool = True) -> Aux:
     """Log that an identity is taken apart; what its structure is to remember."""
-    cuts, tape = _log(), current_scope().tape
-    inside = caller.tree and not tape.weak and tape.epoch.first
-    taken = Taken(caller, kind.aval, traced, inside, exposed)
-    chain = id.chain if isinstance(id, Rebuilt) else ()
-    for before in [other for other in cuts.taken if other.number in chain]:
-        cuts.taken[before][caller.where] = taken
-    chain = tuple([number for number in chain if any(number == other.number for other in cuts.taken)])
-    cuts.taken.setdefault(id, {})[caller.where] = taken
+    tape = current_scope().tape
+    epoch = tape.epoch
+    inside = epoch if caller.tree and epoch.first and not tape.weak else None
     made = Aux(True)
-    made.chain = (id.number, *chain)
+    made.chain = log.took(id, Taken(caller, kind.aval, traced, inside, exposed), epoch.start)
     return made
 
 
 def rebuilt(chain: tuple[int, ...], kind: Any, caller: callers.Caller, *, traced: bool) -> TensorId:
     """The identity of a leaf that is rebuilt from what was taken apart."""
     made = Rebuilt(chain, kind.aval, caller.where)
-    cuts = _log()
-    if cuts.taken:
-        cuts.rebuilt.add(made)
-        for id in cuts.origins(made):
-            taken = cuts.taken[id].get(caller.where)
-            if taken is not None and taken.traced == traced:
-                taken.exposed = False
+    start = current_scope().tape.epoch.start
+    if log.last > start:
+        log.rebuilt(made, start, traced)
     return made
 
 
 # --- before a backward --------------------------------------------------------------------------------
 
 
-def check(cuts: Cuts, tape: Any, roots: Sequence[Any], wanted: Iterable[int] | None) -> dict[int, str]:
+def check(tape: Any, roots: Sequence[Any], wanted: Iterable[int] | None) -> dict[int, str]:
     """Refuse a gradient that would lack a part.
 
     Of what is not asked for by name and has no gradient at all: the reason, by number.
     """
+    start = tape.epoch.start
     asked = None if wanted is None else set(wanted)
-    suspects = {id.number: id for id in list(cuts.taken) if asked is None or id.number in asked}
+    suspects = {id: t for id, t in log.since(start).items() if asked is None or id.number in asked}
     if not suspects:
         return {}
     read = _read(tape.entries())
-    leaves = [leaf for leaf in list(cuts.rebuilt) if leaf.number in read and not (asked and leaf.number in asked)]
-    found = [(id, leaf) for leaf in leaves for id in cuts.origins(leaf) if id.number in suspects]
-    exposed = [(id, t) for id in suspects.values() for t in cuts.taken.get(id, {}).values() if t.exposed]
+    leaves = [x for x in log.rebuilt_since(start) if x.number in read and not (asked and x.number in asked)]
+    found = [(id, leaf) for leaf in leaves for id in log.origins(leaf, start) if id in suspects]
+    exposed = [(id, taken) for id, takings in suspects.items() for taken in takings if taken.exposed]
     if not found and not exposed:
         return {}
-    way = _Way(tape.actions, [root._number for root in roots])
-    parts = [(id, _of_rebuilt(cuts, id, leaf, way)) for id, leaf in found if leaf.number in way.readers]
+    way = _Way(tape, [root._number for root in roots])
     active = frozenset(code for code, _ in callers.stack())
+    parts = [(id, _of_rebuilt(suspects[id], leaf, way)) for id, leaf in found if leaf.number in way.readers]
     parts += [(id, _of_exposed(taken)) for id, taken in exposed if way.passes(taken, active)]
     missing: dict[int, str] = {}
     for id, what in parts:
@@ -168,8 +179,8 @@ def check(cuts: Cuts, tape: Any, roots: Sequence[Any], wanted: Iterable[int] | N
     return missing
 
 
-def _of_rebuilt(cuts: Cuts, id: TensorId, leaf: Rebuilt, way: _Way) -> str:
-    names = [taken.caller.name for taken in cuts.taken[id].values() if taken.caller.where == leaf.where]
+def _of_rebuilt(takings: list[Taken], leaf: Rebuilt, way: _Way) -> str:
+    names = [taken.caller.name for taken in takings if taken.caller.where == leaf.where]
     by = f" by {names[0]}" if names else ""
     return f"{leaf!r} was rebuilt from it{by} at {line_of(leaf.where)}, and is read at {way.readers[leaf.number].line}"
 
@@ -191,11 +202,12 @@ def _read(entries: Iterable[Any]) -> set[int]:
 class _Way:
     """The actions that lead to the roots, and by number the first one that reads each identity."""
 
-    def __init__(self, actions: Sequence[Any], roots: Iterable[int]):
+    def __init__(self, tape: Any, roots: Iterable[int]):
         needed = set(roots)
+        self.epoch = tape.epoch
         self.actions: list[Any] = []
         self.readers: dict[int, Any] = {}
-        for action in reversed(actions):
+        for action in reversed(tape.actions):
             outputs = action.outputs
             if outputs is None or any(id.number in needed for id in outputs):
                 self.actions.append(action)
@@ -214,7 +226,7 @@ class _Way:
         later = [action for action in self.actions if time(action) > taken.time]
         if not later:
             return False
-        if taken.inside or len(later) < len(self.actions):
+        if taken.inside is self.epoch or len(later) < len(self.actions):
             return True
         returned = {code for code, _ in taken.caller.stack} - active
         lines = {line_of(where) for where in taken.caller.stack}

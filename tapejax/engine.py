@@ -56,7 +56,7 @@ def backward(
     """
     tape = current_tape() if tape is None else tape
     leaves = None if wrt is None else _leaves(wrt)
-    cut = {} if tape.epoch.cuts is None else look_for_cuts(root, leaves, tape)
+    cut = look_for_cuts(root, leaves, tape) if cuts.log.last > tape.epoch.start else {}
     if leaves is not None and seed is None and type(root) is Tensor and not (retain_tape or create_graph):
         found = hot.step(root, leaves, tape)
         if found is not None:
@@ -181,7 +181,7 @@ def look_for_cuts(root: Any, leaves: Sequence[Tensor] | None, tape: Tape) -> dic
     """See cuts.check; a root that is none is refused later."""
     roots = [one for one in (root if isinstance(root, (list, tuple)) else [root]) if isinstance(one, Tensor)]
     wanted = None if leaves is None else [leaf._number for leaf in leaves]
-    return cuts.check(tape.epoch.cuts, tape, roots, wanted)
+    return cuts.check(tape, roots, wanted)
 
 
 def start(root: Tensor | Sequence[Tensor], seed: Any, tape: Tape) -> list[tuple[Tensor, Any, Any]]:

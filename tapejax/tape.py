@@ -158,12 +158,12 @@ class Epoch:
     It holds no actions, so that an action never keeps a whole tape alive.
     """
 
-    __slots__ = ("_by", "cuts", "first", "label", "merged_into")
+    __slots__ = ("_by", "first", "label", "merged_into", "start")
 
     def __init__(self, label: str):
         self.label = label
-        self.cuts: Any = None  # the parameters that were taken apart: see cuts.py
-        self.first = False  # whether nothing was taken from its tape before
+        self.start = next_number()  # what was made later has a larger number
+        self.first = False  # whether its tape was opened for it
         self.merged_into: Epoch | None = None
         self._by: tuple[str, Any] | None = None
 
@@ -361,9 +361,6 @@ class Tape:
         for action in actions:
             self.append(action)
         for child in children:
-            if child.epoch.cuts is not None:
-                self.epoch.cuts = self.epoch.cuts or type(child.epoch.cuts)()
-                self.epoch.cuts.extend(child.epoch.cuts)
             child.epoch.merged_into = self.epoch
             child._start([])
             child._origin = (self.epoch, child._origin[1])
