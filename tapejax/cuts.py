@@ -1,11 +1,11 @@
 """Where a gradient would be cut: parameters that somebody took apart while a tape recorded.
 
 A parameter is a pytree, so that optimisers, jitted steps and `jax.tree.map` can work on it. What is rebuilt from its
-value is a new leaf; what is computed from its plain value is an array. Both are out of the tape's sight, so a tape's
-log has what was taken apart and what was rebuilt. Backward looks at what came since its content began, before it starts. A gradient
-that would lack a part is an error with the lines of both; see docs/tensors-and-jax.md.
+value is a new leaf; what is computed from its plain value is an array. Both are out of the tape's sight, so there is a log
+of what was taken apart and of what was rebuilt. Before backward begins, it looks at what came since the content of its tape
+did. A gradient that would lack a part is an error with the lines of both; see docs/tensors-and-jax.md.
 
-The log holds nothing alive. Where nothing was taken apart there is none.
+The log holds nothing alive.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from threading import RLock
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet, ref
 
 from tapejax import callers
 from tapejax.errors import CutGradientError
-from tapejax.tape import Pending, TensorId, current_scope, next_number
+from tapejax.tape import Pending, TensorId, current_scope
 from tapejax.where import line_of, user_line
 
 
@@ -30,8 +30,8 @@ class Rebuilt(TensorId):
 
     __slots__ = ("chain", "kind", "where")
 
-    def __init__(self, chain: tuple[int, ...], kind: Any, where: Any):
-        super().__init__()
+    def __init__(self, number: int, chain: tuple[int, ...], kind: Any, where: Any):
+        super().__init__(number)
         self.chain, self.kind, self.where = chain, kind, where
 
 
@@ -53,15 +53,32 @@ class Taken:
     """That an identity was taken apart.
 
     time: what was made later has a larger number.
-    exposed: plain arrays were handed out, so far as is known; not, if a Tensor was rebuilt in the same call.
+    exposed: whether plain arrays may have been handed out.
     inside: if a function that hands out leaves did it where a tape had just been opened to record: that tape's content.
     """
 
     __slots__ = ("caller", "exposed", "inside", "kind", "time", "traced")
 
-    def __init__(self, caller: callers.Caller, kind: Any, traced: bool, inside: Any, exposed: bool):
+    def __init__(self, caller: callers.Caller, kind: Any, traced: bool, inside: Any, exposed: bool, time: int):
         self.caller, self.kind, self.traced, self.inside, self.exposed = caller, kind, traced, inside, exposed
-        self.time = next_number()
+        self.time = time
+
+
+class _Entry(ref):
+    """An identity that was taken apart, held weakly, and by line the last time that it was."""
+
+    __slots__ = ("lines", "number")
+
+    def __init__(self, id: TensorId, forget: Any):
+        super().__init__(id, forget)
+        self.number = id.number
+        self.lines: dict[Any, Taken] = {}
+
+    def __new__(cls, id: TensorId, forget: Any):
+        return super().__new__(cls, id, forget)
+
+    def since(self, start: int) -> list[Taken]:
+        return [taken for taken in self.lines.values() if taken.time > start]
 
 
 class Log:
@@ -70,48 +87,64 @@ class Log:
     One for all tapes: a content of a tape has what came since it began. last: when something was last taken apart.
     """
 
+    MAX_LINES = 4096
+
     def __init__(self) -> None:
-        self._taken: WeakKeyDictionary[TensorId, dict[Any, Taken]] = WeakKeyDictionary()  # by line, the last time
+        self._taken: dict[int, _Entry] = {}
         self._rebuilt: WeakSet[Rebuilt] = WeakSet()
+        self._rebuilt_at: dict[Any, int] = {}  # by line, and whether it was traced: when something last was
         self._lock = RLock()
         self.last = 0
 
     def took(self, id: TensorId, taken: Taken, start: int) -> tuple[int, ...]:
-        """File it; the numbers of the identities that lead to this one."""
+        """File it; the number of this identity, and of those that led to it since then."""
+        number, where = id.number, taken.caller.where
         with self._lock:
-            chain = id.chain if isinstance(id, Rebuilt) else ()
-            before = [other for other in self.since(start) if other.number in chain] if chain else []
-            for other in [id, *before]:
-                self._taken.setdefault(other, {})[taken.caller.where] = taken
+            entry = self._taken.get(number)
+            if entry is None:
+                entry = self._taken[number] = _Entry(id, self._forget)
+            entry.lines[where] = taken
             self.last = taken.time
-        return id.number, *[other.number for other in before]
+            if not isinstance(id, Rebuilt) or not id.chain:
+                return (number,)
+            before = [n for n in id.chain if n in self._taken and self._taken[n].since(start)]
+            for other in before:
+                self._taken[other].lines[where] = taken
+        return number, *before
 
-    def rebuilt(self, leaf: Rebuilt, start: int, traced: bool) -> None:
+    def _forget(self, entry: _Entry) -> None:
+        if self._taken.get(entry.number) is entry:
+            del self._taken[entry.number]
+
+    def rebuilt(self, leaf: Rebuilt, traced: bool) -> None:
         with self._lock:
             self._rebuilt.add(leaf)
-            for takings in self.origins(leaf, start).values():
-                for taken in takings:
-                    if taken.caller.where == leaf.where and taken.traced == traced:
-                        taken.exposed = False
+            if len(self._rebuilt_at) >= self.MAX_LINES:
+                self._rebuilt_at.clear()
+            self._rebuilt_at[leaf.where, traced] = leaf.number
 
     def since(self, start: int) -> dict[TensorId, list[Taken]]:
         """What was taken apart."""
         with self._lock:
-            found = {id: [t for t in lines.values() if t.time > start] for id, lines in self._taken.items()}
-        return {id: takings for id, takings in found.items() if takings}
+            found = [(entry(), entry.since(start)) for entry in list(self._taken.values())]
+        return {id: takings for id, takings in found if takings and id is not None}
 
     def rebuilt_since(self, start: int) -> list[Rebuilt]:
         with self._lock:
             return [leaf for leaf in self._rebuilt if leaf.number > start]
 
-    def origins(self, leaf: Rebuilt, start: int) -> dict[TensorId, list[Taken]]:
-        """What a leaf was, or may have been, rebuilt from."""
-        taken = self.since(start)
-        known = {id: takings for id, takings in taken.items() if id.number in leaf.chain}
-        if known:
-            return known
-        may_be = lambda t: t.time < leaf.number and (t.caller.where == leaf.where or _alike(t.kind, leaf.kind))
-        return {id: takings for id, takings in taken.items() if any(map(may_be, takings))}
+    def exposed(self, taken: Taken) -> bool:
+        """Whether plain arrays were handed out, so far as is known: if no Tensor was rebuilt in the same call."""
+        return taken.exposed and self._rebuilt_at.get((taken.caller.where, taken.traced), 0) < taken.time
+
+
+def origins(leaf: Rebuilt, taken: dict[TensorId, list[Taken]]) -> list[TensorId]:
+    """What a leaf was, or may have been, rebuilt from."""
+    known = [id for id in taken if id.number in leaf.chain]
+    if known:
+        return known
+    may_be = lambda t: t.time < leaf.number and (t.caller.where == leaf.where or _alike(t.kind, leaf.kind))
+    return [id for id, takings in taken.items() if any(map(may_be, takings))]
 
 
 log = Log()
@@ -121,22 +154,22 @@ def _alike(a: Any, b: Any) -> bool:
     return (getattr(a, "shape", None), getattr(a, "dtype", None)) == (getattr(b, "shape", 0), getattr(b, "dtype", 0))
 
 
-def took(id: TensorId, kind: Any, caller: callers.Caller, *, traced: bool, exposed: bool = True) -> Aux:
+def took(id: TensorId, kind: Any, caller: callers.Caller, time: int, *, traced: bool, exposed: bool = True) -> Aux:
     """Log that an identity is taken apart; what its structure is to remember."""
     tape = current_scope().tape
     epoch = tape.epoch
     inside = epoch if caller.tree and epoch.first and not tape.weak else None
     made = Aux(True)
-    made.chain = log.took(id, Taken(caller, kind.aval, traced, inside, exposed), epoch.start)
+    made.chain = log.took(id, Taken(caller, kind.aval, traced, inside, exposed, time), epoch.start)
     return made
 
 
-def rebuilt(chain: tuple[int, ...], kind: Any, caller: callers.Caller, *, traced: bool) -> TensorId:
+def rebuilt(number: int, chain: tuple[int, ...], kind: Any, caller: callers.Caller, *, traced: bool) -> TensorId:
     """The identity of a leaf that is rebuilt from what was taken apart."""
-    made = Rebuilt(chain, kind.aval, caller.where)
+    made = Rebuilt(number, chain, kind.aval, caller.where)
     start = current_scope().tape.epoch.start
     if log.last > start:
-        log.rebuilt(made, start, traced)
+        log.rebuilt(made, traced)
     return made
 
 
@@ -150,13 +183,14 @@ def check(tape: Any, roots: Sequence[Any], wanted: Iterable[int] | None) -> dict
     """
     start = tape.epoch.start
     asked = None if wanted is None else set(wanted)
-    suspects = {id: t for id, t in log.since(start).items() if asked is None or id.number in asked}
+    taken = log.since(start)
+    suspects = {id: takings for id, takings in taken.items() if asked is None or id.number in asked}
     if not suspects:
         return {}
     read = _read(tape.entries())
     leaves = [x for x in log.rebuilt_since(start) if x.number in read and not (asked and x.number in asked)]
-    found = [(id, leaf) for leaf in leaves for id in log.origins(leaf, start) if id in suspects]
-    exposed = [(id, taken) for id, takings in suspects.items() for taken in takings if taken.exposed]
+    found = [(id, leaf) for leaf in leaves for id in origins(leaf, taken) if id in suspects]
+    exposed = [(id, taken) for id, takings in suspects.items() for taken in takings if log.exposed(taken)]
     if not found and not exposed:
         return {}
     way = _Way(tape, [root._number for root in roots])

@@ -17,7 +17,7 @@ from tapejax.errors import (
     TensorConversionError,
     UnknownAttributeError,
 )
-from tapejax.tape import Pending, TensorId, current_scope
+from tapejax.tape import Pending, TensorId, current_scope, next_number
 from tapejax.where import user_line
 
 if TYPE_CHECKING:
@@ -312,15 +312,15 @@ class Tensor(metaclass=_Hint):
         if not _records(self):
             return self._known_as(TensorId(), self._kind)
         caller = callers.find(called="copy.deepcopy", whole=True)
-        made = cuts.took(self.id, self._kind, caller, traced=False, exposed=False)
-        return self._known_as(cuts.rebuilt(made.chain, self._kind, caller, traced=False), self._kind)
+        made = cuts.took(self.id, self._kind, caller, next_number(), traced=False, exposed=False)
+        return self._known_as(cuts.rebuilt(next_number(), made.chain, self._kind, caller, traced=False), self._kind)
 
     def __reduce__(self):
         if _records(self):
             caller = callers.find(called="pickle", whole=True)
             if _is_recorded(self):
                 raise _refused(self, caller)
-            cuts.took(self.id, self._kind, caller, traced=False, exposed=False)
+            cuts.took(self.id, self._kind, caller, next_number(), traced=False, exposed=False)
         return _unpickle, (np.asarray(self._concrete("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
 
 
@@ -329,7 +329,7 @@ def _unpickle(data: np.ndarray, dtype: str, weak_type: bool, requires_grad: bool
     made = make(jax.lax.convert_element_type(value, value.dtype) if not weak_type else value, requires_grad)
     if not _records(made):
         return made
-    return made._known_as(cuts.rebuilt((), made._kind, callers.find(), traced=False), made._kind)
+    return made._known_as(cuts.rebuilt(next_number(), (), made._kind, callers.find(), traced=False), made._kind)
 
 
 _new = object.__new__
@@ -461,14 +461,15 @@ def _flatten(tensor: Tensor):
         if scope.bindings is not None:  # the body of a function of functions: it may be a Tensor from outside
             (tensor,) = scope.bindings.resolve([tensor])
         return (tensor.value,), True
-    caller = callers.find(whole=True)
+    time = next_number()
+    caller = callers.find_again(time)
     if caller.looks:
         return (tensor.value,), True
     if _is_recorded(tensor):
         if not (caller.tree and caller.kind is callers.USER):
             raise _refused(tensor, caller)
         return (_whole(tensor),), _WHOLE
-    return (tensor.value,), cuts.took(tensor.id, tensor._kind, caller, traced=isinstance(tensor._value, Tracer))
+    return (tensor.value,), cuts.took(tensor.id, tensor._kind, caller, time, traced=isinstance(tensor._value, Tracer))
 
 
 def _unflatten(aux: Any, children):
@@ -483,7 +484,9 @@ def _unflatten(aux: Any, children):
     if type(aux) is not cuts.Aux or not current_scope().enabled:
         return with_id(value, TensorId(), kind)
     chain, aux.used = () if aux.used else aux.chain, True
-    return with_id(value, cuts.rebuilt(chain, kind, callers.find(), traced=isinstance(value, Tracer)), kind)
+    number = next_number()
+    caller = callers.find_again(number)
+    return with_id(value, cuts.rebuilt(number, chain, kind, caller, traced=isinstance(value, Tracer)), kind)
 
 
 def _refused(tensor: Tensor, caller: callers.Caller) -> TensorConversionError:
