@@ -205,7 +205,16 @@ def is_jax_that_refuses(depth: int = 2) -> bool:
 
 # --- names: for messages ------------------------------------------------------------------------------
 
-_MODULES = ("jax", "jax.tree", "jax.lax", "jax.tree_util", "jax.flatten_util", "jax.nn", "jax.numpy", "jax.experimental")
+_MODULES = (
+    "jax",
+    "jax.tree",
+    "jax.lax",
+    "jax.tree_util",
+    "jax.flatten_util",
+    "jax.nn",
+    "jax.numpy",
+    "jax.experimental",
+)
 _names: dict[CodeType, str] = {}
 COMPILED = "a function that jax.jit compiled"  # on the way to which jax has no frame of its own
 
