@@ -234,14 +234,14 @@ def public_name(codes: list[CodeType]) -> str:
     return COMPILED
 
 
-def counterpart(name: str) -> str | None:
-    """The function of tapejax that does the same and records: `tapejax.lax.scan`."""
+def counterpart(name: str) -> str:
+    """`, tapejax.lax.scan`: the function of tapejax that does the same and records. Nothing if there is none."""
     if name == COMPILED:
-        return "tapejax.jit"
+        return ", or to one that tapejax.jit compiled"
     path = name.split(".")
     found: Any = sys.modules.get("tapejax")
     if path[0] != "jax" or path[1:2] in (["tree"], ["tree_util"]):
-        return None
+        return ""
     for part in path[1:]:
         found = getattr(found, part, None)
-    return None if found is None else ".".join(["tapejax", *path[1:]])
+    return "" if found is None else f", {'.'.join(['tapejax', *path[1:]])}"

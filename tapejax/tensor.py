@@ -57,11 +57,10 @@ class _Hint(type):
     def __repr__(cls) -> str:
         if callers.is_jax_that_refuses():
             caller = callers.find()
-            same = callers.counterpart(caller.name)
             raise TensorConversionError(
                 f"a Tensor was given to {caller.name}, which takes arrays only",
                 at=caller.line,
-                fix=f"Tensors go to the same function of tapejax{same and f', {same}' or ''}; .value is the plain array",
+                fix=f"Tensors go to the same function of tapejax{callers.counterpart(caller.name)}; .value is the plain array",
             )
         return f"<class 'tapejax.{cls.__name__}'>"
 
@@ -490,8 +489,7 @@ def _unflatten(aux: Any, children):
 
 
 def _refused(tensor: Tensor, caller: callers.Caller) -> TensorConversionError:
-    same = callers.counterpart(caller.name)
-    how = f"Tensors go to the same function of tapejax{same and f', {same}' or ''}, which records; "
+    how = f"Tensors go to the same function of tapejax{callers.counterpart(caller.name)}, which records; "
     return TensorConversionError(
         f"a recorded Tensor was given to {caller.name}, which would take it off the tape",
         at=caller.line,

@@ -64,7 +64,7 @@ def flattened(x):
 
 
 def raveled(x):
-    flat, back = ravel_pytree({"x": x})
+    flat, _ = ravel_pytree({"x": x})
     return 3 * flat.reshape(1, 2)
 
 

@@ -37,6 +37,14 @@ def test_the_tape_stays_as_it_was():
     assert np.array_equal(tape.backward(loss, wrt=[w, moved])[w], moved.value)
 
 
+def test_a_cursor_refuses_too():
+    w = leaf()
+    with tj.Tape() as tape:
+        loss = (jax.device_put(w) * w).sum()
+    with pytest.raises(CutGradientError):
+        tape.cursor(loss)
+
+
 def test_one_that_was_not_reached_has_a_reason():
     w, v = leaf(), leaf()
     loss = (jax.device_put(w) * v).sum()
