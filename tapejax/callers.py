@@ -114,6 +114,8 @@ class Caller:
         """What was called, as people write it; a guess where jax hides it."""
         if self.called is not None:
             return self.called
+        if self.kind is OURS:
+            return "tapejax.lift as the result of a function over arrays"
         if self.library is not None:
             module = os.path.relpath(self.library.co_filename, _PACKAGES[0]).split(os.sep)[0].removesuffix(".py")
             return f"{module}.{self.library.co_qualname.split('.<locals>')[0]}"
@@ -136,11 +138,13 @@ def find(depth: int = 2, *, called: str | None = None, whole: bool = False) -> C
             break
         frame = frame.f_back
     found.tree &= bool(found.jax)
-    found.looks = bool(found.jax) and found.jax[-1] in _LOOKING  # what was called, not what it uses
     if frame is None:
         return found
     found.kind = owner
-    found.looks |= frame.f_code in _taking
+    if owner is OURS:  # which looks, or traces a function that must not hand out what is recorded
+        found.looks = frame.f_code in _taking
+    else:
+        found.looks = bool(found.jax) and found.jax[-1] in _LOOKING  # what was called, not what it uses
     innermost = frame
     while frame is not None and (owner := owners[frame.f_code.co_filename]) is not USER:
         if owner is LIBRARY:
