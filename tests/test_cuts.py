@@ -195,5 +195,5 @@ def test_a_leaf_of_a_tree_is_a_tensor_like_any_other():
 def test_a_lifted_function_that_closes_over_a_recorded_tensor_is_refused():
     w, v = leaf(), leaf()
     for closed_over in (w, tnp.sin(w)):
-        with pytest.raises(TensorConversionError, match="given to tapejax.lift as the result"):
+        with pytest.raises(TensorConversionError, match=r"given to tapejax\.lift as the result"):
             tj.lift(lambda x: x * closed_over)(v)  # noqa: B023
