@@ -76,6 +76,7 @@ _LOOKING = _all_codes(
 ) - _WRAPPERS  # fmt: skip
 _TREES = frozenset(code.co_filename for code in _all_codes(jax.tree.map, jax.tree_util.tree_map))
 _OPERATORS = frozenset(code.co_filename for code in _all_codes(jax.Array.__add__, type(jax.numpy.zeros(())).__add__))
+_NUMPY = tuple(map(_folder, _OPERATORS))
 
 
 _taking: set[CodeType] = set()
@@ -196,9 +197,12 @@ def stack(frame: Any = None) -> Iterator[tuple[CodeType, int]]:
 
 
 def is_jax_but_no_operator(depth: int = 2) -> bool:
-    """Whether jax asks, and not for `array + tensor`, which it leaves to us."""
+    """Whether jax.numpy asks, and not for `array + tensor`, which it leaves to us.
+
+    Elsewhere jax asks in C, where an error is not passed on; there it words a refusal of its own soon.
+    """
     filename = _getframe(depth).f_code.co_filename
-    return owners[filename] is JAX and filename not in _OPERATORS
+    return filename.startswith(_NUMPY) and filename not in _OPERATORS
 
 
 def is_jax_that_refuses(depth: int = 2) -> bool:
@@ -230,7 +234,9 @@ def public_name(codes: list[CodeType]) -> str:
             for name, function in list(vars(sys.modules.get(module, jax)).items()):
                 if not name.startswith("_"):
                     _names.update(dict.fromkeys(_codes(function), f"{module}.{name}"))
-    for code in reversed(codes):
+    for place, code in enumerate(reversed(codes)):
+        if place and code.co_filename in _TREES:
+            continue  # used by what was called
         made_by = code.co_qualname.split(".<locals>")[0].lstrip("_")
         name = _names.get(code) or (f"jax.{made_by}" if hasattr(jax, made_by) else None)
         if name is not None:
