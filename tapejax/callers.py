@@ -79,6 +79,12 @@ _OPERATORS = frozenset(code.co_filename for code in _all_codes(jax.Array.__add__
 _NUMPY = tuple(map(_folder, _OPERATORS))
 
 
+def _equinox_module() -> CodeType | None:
+    """What makes an equinox module: it looks at the leaves of what is given, and keeps that as it is."""
+    module = getattr(sys.modules.get("equinox"), "Module", None)
+    return getattr(type(module).__call__, "__code__", None)
+
+
 _taking: set[CodeType] = set()
 
 
@@ -146,6 +152,7 @@ def find(depth: int = 2, *, called: str | None = None, whole: bool = False) -> C
         found.looks = frame.f_code in _taking
     else:
         found.looks = bool(found.jax) and found.jax[-1] in _LOOKING  # what was called, not what it uses
+        found.looks |= owner is LIBRARY and frame.f_code is _equinox_module()
     innermost = frame
     while frame is not None and (owner := owners[frame.f_code.co_filename]) is not USER:
         if owner is LIBRARY:
