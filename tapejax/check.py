@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tapejax.callers import takes_apart
 from tapejax.errors import GradientCheckError
 from tapejax.forward_mode import jvp
 from tapejax.recording import plain
@@ -18,6 +19,7 @@ from tapejax.where import user_line
 _tree = jax.tree_util
 
 
+@takes_apart
 def check_grads(
     fun: Callable[..., Any],
     args: Sequence[Any],
@@ -45,6 +47,7 @@ def check_grads(
     _check(fun, args, order, tuple(modes), atol, rtol, step, np.random.default_rng(0), "")
 
 
+@takes_apart
 def _check(fun, args, order, modes, atol, rtol, eps, rng, path):
     if order < 1:
         return

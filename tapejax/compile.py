@@ -16,11 +16,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from tapejax.callers import takes_apart
 from tapejax.errors import ArgumentError, ClosureError
 from tapejax.gradients import Gradients
 from tapejax.lift import Lifted, is_data, is_tensor, lift, static_arguments
 from tapejax.plan import OpAction
-from tapejax.recording import is_known_over_arrays, plain, remember_over_arrays, wants_arrays
+from tapejax.recording import instead_of, is_known_over_arrays, plain, remember_over_arrays, wants_arrays
 from tapejax.surface import functions
 from tapejax.tape import Scope, Tape, current_scope, next_number, restore, set_scope
 from tapejax.tensor import Tensor, make
@@ -62,6 +63,7 @@ class Jitted:
         self._recorders: OrderedDict[Any, Recorder] = OrderedDict()
         self._lock = threading.Lock()
 
+    @takes_apart
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, _ = flatten((args, kwargs))
         if current_scope().enabled and any(is_tensor(leaf) and leaf.requires_grad for leaf in leaves):
@@ -78,6 +80,7 @@ class Jitted:
         out, found = self.compiled(*args, **kwargs)
         return _returned(*flatten(out), found.marks, leaves)
 
+    @takes_apart
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """jax.jit's own `lower`: what is compiled for these arguments."""
         return self.compiled.lower(*args, **kwargs)
@@ -128,10 +131,14 @@ class Jitted:
         if not is_known_over_arrays(self.function):
             try:
                 return self.function(*args, **kwargs)
-            except (TypeError, AttributeError) as refusal:
-                if not wants_arrays(refusal):
+            except (TypeError, AttributeError) as error:
+                if not wants_arrays(error):
                     raise
+                refusal = error
+            with instead_of(refusal):
+                result = self.op(*args, **kwargs)
             remember_over_arrays(self.function)
+            return result
         return self.op(*args, **kwargs)  # written for arrays: one op, so that its results are Tensors
 
     def _check_closure(self, tape: Tape, given: dict[int, int], start: int) -> None:
@@ -287,10 +294,14 @@ def vmap(fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, **options
         if not is_known_over_arrays(fun):
             try:
                 return functions.record(name, whole, operands)
-            except (TypeError, AttributeError) as refusal:
-                if not wants_arrays(refusal):
+            except (TypeError, AttributeError) as error:
+                if not wants_arrays(error):
                     raise
+                refusal = error
+            with instead_of(refusal):
+                result = functions.record(name, lambda bindings, values: whole(bindings, values, False), operands)
             remember_over_arrays(fun)
+            return result
         return functions.record(name, lambda bindings, values: whole(bindings, values, False), operands)
 
     return mapped

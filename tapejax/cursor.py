@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tapejax.engine import failure, pull, start
+from tapejax import cuts
+from tapejax.engine import failure, look_for_cuts, pull, start
 from tapejax.errors import ArgumentError
 from tapejax.gradients import Gradients
 from tapejax.names import names_around
@@ -430,6 +431,8 @@ class Cursor:
 def cursor(tape: Tape, root: Tensor | Sequence[Tensor], seed: Any = None, *, retain_tape: bool = True) -> Cursor:
     """See `Tape.cursor`."""
     starts = start(root, seed, tape)
+    if cuts.log.last > tape.epoch.start:
+        look_for_cuts(root, None, tape)
     actions = tape.actions if retain_tape else tape.take_all(by=f"cursor() at {user_line()}")
     return Cursor(actions, [(one.id, given) for one, _, given in starts], tape.label, names_around())
 

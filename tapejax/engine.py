@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tapejax import higher_order, hot
+from tapejax import cuts, higher_order, hot
 from tapejax.block import Block
 from tapejax.errors import (
     ArgumentError,
@@ -61,6 +61,7 @@ def backward(
             f"tape={tape!r} is not a Tape", fix="the one of `with Tape() as tape:`, or none for the current one"
         )
     leaves = None if wrt is None else _leaves(wrt)
+    cut = look_for_cuts(root, leaves, tape) if cuts.log.last > tape.epoch.start else {}
     if leaves is not None and seed is None and type(root) is Tensor and not (retain_tape or create_graph):
         found = hot.step(root, leaves, tape)
         if found is not None:
@@ -72,7 +73,7 @@ def backward(
             given = said if isinstance(said, Tensor) else make(own(given), False)
         grads.add(one._number, given)
     wanted = None if leaves is None else {leaf._number for leaf in leaves}
-    grads._told = {"roots": [one._number for one, _, _ in starts], "wrt": wanted}
+    grads._told = {"roots": [one._number for one, _, _ in starts], "wrt": wanted, "cut": cut}
     if create_graph:
         with tape, enable_grad():
             run(list(tape.actions), grads, wanted, step=higher_order.step)
@@ -172,6 +173,13 @@ def failure(action: TapeAction, actions: list[TapeAction], grads: Gradients, cau
     )
     error.gradients, error.actions, error.index, error.failed = grads, list(actions), index, action
     return error
+
+
+def look_for_cuts(root: Any, leaves: Sequence[Tensor] | None, tape: Tape) -> dict[int, str]:
+    """See cuts.check; a root that is none is refused later."""
+    roots = [one for one in (root if isinstance(root, (list, tuple)) else [root]) if isinstance(one, Tensor)]
+    wanted = None if leaves is None else [leaf._number for leaf in leaves]
+    return cuts.check(tape, roots, wanted)
 
 
 def start(root: Tensor | Sequence[Tensor], seed: Any, tape: Tape) -> list[tuple[Tensor, Any, Any]]:

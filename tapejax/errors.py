@@ -117,6 +117,10 @@ class BackwardError(TapejaxError, RuntimeError):
         return _rebuild, (type(self), self.args, self.__dict__ | names)
 
 
+class CutGradientError(TapejaxError, RuntimeError):
+    """A gradient would lack a part: a parameter was taken apart, by a function that does not record, on the way."""
+
+
 class SlotError(TapejaxError, IndexError):
     """A slot's number that the gradient tape has not given out."""
 

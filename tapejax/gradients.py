@@ -101,6 +101,8 @@ class Gradients:
             return "backward was asked for others only (wrt=...)"
         if "roots" not in self._told:
             return "nothing was inserted for it"
+        if number in self._told.get("cut", ()):
+            return self._told["cut"][number]
         roots = ", ".join(f"TensorId({root})" for root in self._told["roots"])
         return (
             f"no recorded op leads from it to {roots}: it was not used, was used on another tape, "
@@ -131,10 +133,16 @@ class Gradients:
         return [(TensorId(number), value) for number, value in self._sums.items()]
 
     def tree(self, tensors: Any) -> Any:
-        """Gradients in the structure of a pytree of tensors; zeros where there is none."""
+        """Gradients in the structure of a pytree of tensors; zeros where there is none.
+
+        If one is missing because its tensor was taken off the tape on the way, that is an error: zeros would be wrong.
+        """
+        cut = self._told.get("cut", ())
 
         def one(leaf):
             found = self.get(leaf) if isinstance(leaf, Tensor) else None
+            if found is None and cut and isinstance(leaf, Tensor) and leaf._number in cut:
+                return self[leaf]
             return jnp.zeros_like(leaf.value if isinstance(leaf, Tensor) else leaf) if found is None else found
 
         return jax.tree_util.tree_map(one, tensors, is_leaf=lambda leaf: isinstance(leaf, Tensor))

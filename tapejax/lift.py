@@ -472,6 +472,8 @@ def as_tensor(leaf: Any) -> Tensor:
     """A non-Tensor operand as a Tensor that needs no gradient."""
     if type(leaf) in NUMBERS:
         return scalar(leaf)
+    if isinstance(leaf, Tensor):  # of a kind of its own: see tensor._Whole
+        return leaf
     if isinstance(leaf, np.ndarray) and leaf.dtype == object:
         raise TensorConversionError(
             "an object array cannot be an operand", at=user_line(), fix="convert it to a numeric dtype first"

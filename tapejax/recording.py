@@ -13,7 +13,8 @@ over them is recorded too. See docs/design/higher-order.md.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -23,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax import compat, engine, higher_order
-from tapejax.errors import UnknownAttributeError
+from tapejax.errors import TapejaxError, UnknownAttributeError
 from tapejax.gradients import Gradients
 from tapejax.higher_order import Alias
 from tapejax.lift import as_tensor, is_data, is_tensor, lift, scalar
@@ -158,11 +159,15 @@ def _call(
         args, kwargs = _tree.tree_unflatten(structure, filled)
         try:
             return function(*args, **kwargs)
-        except (TypeError, AttributeError) as refusal:
-            if not wants_arrays(refusal):
+        except (TypeError, AttributeError) as error:
+            if not wants_arrays(error):
                 raise
+            refusal = error
         current_scope().tape.take_all()
+        with instead_of(refusal):
+            result = _call_over_arrays(function, given, structure, leaves, enabled)
         remember_over_arrays(function)
+        return result
     return _call_over_arrays(function, given, structure, leaves, enabled)
 
 
@@ -170,6 +175,20 @@ def wants_arrays(refusal: Exception) -> bool:
     """Whether an error says that a Tensor came where jax wants an array."""
     said = getattr(refusal, "what", None) or str(refusal)  # without the user's line, which may say anything
     return "Tensor" in said and not isinstance(refusal, UnknownAttributeError)
+
+
+@contextmanager
+def instead_of(refusal: Exception) -> Iterator[None]:
+    """What does not run over arrays either was not written for them: then the refusal of a Tensor is what to tell."""
+    try:
+        yield
+    except (TapejaxError, TypeError) as error:
+        if isinstance(refusal, TapejaxError) and isinstance(error, (TapejaxError, *_UNTRACED)):
+            raise refusal from error
+        raise
+
+
+_UNTRACED = (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError)
 
 
 def is_known_over_arrays(function: Any) -> bool:

@@ -178,11 +178,13 @@ class Epoch:
     It holds no actions, so that an action never keeps a whole tape alive.
     """
 
-    __slots__ = ("_by", "ambient", "label", "merged_into")
+    __slots__ = ("_by", "ambient", "first", "label", "merged_into", "start")
 
     def __init__(self, label: str, ambient: bool = False):
         self.label = label
         self.ambient = ambient
+        self.start = next_number()  # what was made later has a larger number
+        self.first = False  # whether its tape was opened for it
         self.merged_into: Epoch | None = None
         self._by: tuple[str, Any] | None = None
 
@@ -254,6 +256,7 @@ class Tape(Entered):
         self._log: list[Any] = []
         self.block: Any = None  # takes the calls that are noted here, until something else comes
         self.epoch = Epoch(self.label, self.weak)
+        self.epoch.first = True
 
     def _start(self) -> tuple[Epoch, list[Any]]:
         """Begin anew, with nothing; what was before. One step: an interrupt comes before it or after it."""

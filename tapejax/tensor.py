@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax import habits
+from tapejax import callers, cuts, habits
 from tapejax.errors import (
     ArgumentError,
     ConcreteValueError,
@@ -20,7 +20,7 @@ from tapejax.errors import (
     TensorConversionError,
     UnknownAttributeError,
 )
-from tapejax.tape import Pending, TensorId, current_scope
+from tapejax.tape import Pending, TensorId, current_scope, next_number
 from tapejax.where import user_line
 
 if TYPE_CHECKING:
@@ -55,12 +55,17 @@ class Kind:
 
 
 class _Hint(type):
-    """jax names the type of an argument it does not take; the name of this one says what to do instead."""
+    """jax names the type of an argument it does not take; where it asks for this one's name, we can say what to do."""
 
     def __repr__(cls) -> str:
-        return (
-            f"<class 'tapejax.{cls.__name__}'> (Tensors go to the same function of tapejax; .value is the plain array)"
-        )
+        if callers.is_jax_that_refuses():
+            caller = callers.find()
+            raise TensorConversionError(
+                f"a Tensor was given to {caller.name}, which takes arrays only",
+                at=caller.line,
+                fix=f"Tensors go to the same function of tapejax{callers.counterpart(caller.name)}; .value is the plain array",
+            )
+        return f"<class 'tapejax.{cls.__name__}'>"
 
 
 class Tensor(metaclass=_Hint):
@@ -230,6 +235,8 @@ class Tensor(metaclass=_Hint):
 
         def __getattr__(self, name: str) -> Any:
             fix = habits.of_attribute(name)
+            if name == "__jax_array__" and self._kind.requires_grad and callers.is_jax_but_no_operator():
+                raise _refused(self, callers.find())
             if fix is None:
                 return object.__getattribute__(self, name)  # fails again, in Python's own words
             raise UnknownAttributeError(f"'Tensor' object has no attribute {name!r}", at=user_line(), fix=fix)
@@ -316,16 +323,30 @@ class Tensor(metaclass=_Hint):
         return self.alias()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        # A deep copy is a new leaf: its history stays with the original.
-        return self._known_as(TensorId(), self._kind)
+        # Of what an op made, another name for the same. Of a leaf, a new leaf that knows what it was made from.
+        if _is_recorded(self):
+            return self.alias()
+        if not _records(self):
+            return self._known_as(TensorId(), self._kind)
+        caller = callers.find(called="copy.deepcopy", whole=True)
+        made = cuts.took(self.id, self._kind, caller, next_number(), traced=False, exposed=False)
+        return self._known_as(cuts.rebuilt(next_number(), made.chain, self._kind, caller, traced=False), self._kind)
 
     def __reduce__(self):
+        if _records(self):
+            caller = callers.find(called="pickle", whole=True)
+            if _is_recorded(self):
+                raise _refused(self, caller)
+            cuts.took(self.id, self._kind, caller, next_number(), traced=False, exposed=False)
         return _unpickle, (np.asarray(self._concrete("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
 
 
 def _unpickle(data: np.ndarray, dtype: str, weak_type: bool, requires_grad: bool) -> Tensor:
     value = jnp.asarray(data, dtype=jnp.dtype(dtype))
-    return make(jax.lax.convert_element_type(value, value.dtype) if not weak_type else value, requires_grad)
+    made = make(jax.lax.convert_element_type(value, value.dtype) if not weak_type else value, requires_grad)
+    if not _records(made):
+        return made
+    return made._known_as(cuts.rebuilt(next_number(), (), made._kind, callers.find(), traced=False), made._kind)
 
 
 _new = object.__new__
@@ -413,26 +434,90 @@ def stop_gradient(x: Any) -> Any:
     return jax.tree_util.tree_map(stop, x, is_leaf=is_tensor)
 
 
-# As a pytree a Tensor has its value as the only child. What is rebuilt from children is a new leaf:
-# an identity in a treedef would be kept alive, and confused with others, by jax's caches.
+# --- as a pytree --------------------------------------------------------------------------------------
+#
+# A Tensor has its value as the only child. What is rebuilt from children is a new leaf: an identity in a
+# structure would be kept alive, and confused with others, by jax's caches. So what an op recorded is not taken apart
+# while its tape holds it, and of a parameter the tape remembers that it was: see docs/tensors-and-jax.md.
+
+
+class _Whole(Tensor):
+    """A Tensor as a leaf of a tree: pytrees are registered by exact type. `of` is the Tensor itself."""
+
+    __slots__ = ("of",)
+
+
+def _whole(tensor: Tensor) -> _Whole:
+    alias, made = tensor.alias(), _new(_Whole)
+    made._value, made._slot, made._id, made._kind = alias._value, alias._slot, alias._id, alias._kind
+    made.of = tensor
+    return made
+
+
+_WHOLE = cuts.Aux(True)  # of the structure around such a leaf: what comes back is put there as it is
+
+
+def _records(tensor: Tensor) -> bool:
+    return tensor._kind.requires_grad and current_scope().enabled
+
+
+def _is_recorded(tensor: Tensor) -> bool:
+    """Whether an op made it that a tape still holds. Within a transform, whether it is to be followed at all."""
+    if not tensor._kind.requires_grad:
+        return False
+    if not tensor.is_leaf:
+        epoch = tensor._epoch
+        if epoch is None or epoch.current()._by is None:
+            return True
+    scope = current_scope()
+    return scope.enabled and scope.tape.guarded
+
+
 def _flatten(tensor: Tensor):
-    if tensor._kind.requires_grad:
-        scope = current_scope()
-        if scope.enabled and scope.tape.guarded:
-            raise TensorConversionError(
-                "a recorded Tensor was given to jax (jit, vmap, scan, tree.map, ...), which would drop it from the tape",
-                at=user_line(),
-                action=f"{tensor.id!r}: {tensor.aval.str_short()}",
-                fix="use the same function of tapejax, or pass is_leaf to tree.map",
-            )
-    return (tensor.value,), tensor.requires_grad
+    if not tensor._kind.requires_grad:
+        return (tensor.value,), False
+    scope = current_scope()
+    if not scope.enabled:
+        if scope.bindings is not None:  # the body of a function of functions: it may be a Tensor from outside
+            (tensor,) = scope.bindings.resolve([tensor])
+        return (tensor.value,), True
+    time = next_number()
+    caller = callers.find_again(time)
+    if caller.looks:
+        return (tensor.value,), True
+    if _is_recorded(tensor):
+        if not (caller.tree and caller.kind is callers.USER):
+            raise _refused(tensor, caller)
+        return (_whole(tensor),), _WHOLE
+    return (tensor.value,), cuts.took(tensor.id, tensor._kind, caller, time, traced=isinstance(tensor._value, Tracer))
 
 
-def _unflatten(requires_grad: bool, children):
+def _unflatten(aux: Any, children):
     (value,) = children
+    if isinstance(value, Tensor):
+        return value.of if type(value) is _Whole else value
+    if aux is _WHOLE:
+        return value
+    requires_grad = bool(aux)
     aval = getattr(value, "aval", None)
     kind = Kind.of(aval, requires_grad) if aval is not None else _kind_of_placeholder(value, requires_grad)
-    return with_id(value, TensorId(), kind)
+    if type(aux) is not cuts.Aux or not current_scope().enabled:
+        return with_id(value, TensorId(), kind)
+    chain, aux.used = () if aux.used else aux.chain, True
+    number = next_number()
+    caller = callers.find_again(number)
+    return with_id(value, cuts.rebuilt(number, chain, kind, caller, traced=isinstance(value, Tracer)), kind)
+
+
+def _refused(tensor: Tensor, caller: callers.Caller) -> TensorConversionError:
+    how = f"Tensors go to the same function of tapejax{callers.counterpart(caller.name)}, which records; "
+    return TensorConversionError(
+        f"a recorded Tensor was given to {caller.name}, which would take it off the tape",
+        at=caller.line,
+        action=f"{tensor.id!r}: {tensor.aval.str_short()}" + (f", {p!r}" if (p := tensor.id.producer) else ""),
+        fix=f"{how}tapejax.lift(f)(x) records any function of arrays as one action; x.detach(), x.value or "
+        "tapejax.no_grad() leave the tape",
+    )
 
 
 def _kind_of_placeholder(value: Any, requires_grad: bool) -> Kind:

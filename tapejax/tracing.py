@@ -16,6 +16,7 @@ from jax.extend import core as jex_core
 from jax.extend import source_info_util
 
 from tapejax import compat, program
+from tapejax.errors import TensorConversionError
 from tapejax.program import CALLS, CUSTOM, Growing, Program
 
 _tree = jax.tree_util
@@ -95,6 +96,8 @@ def trace(f: Callable[..., Any], args: Sequence[Any], *, ignore_custom_rules: bo
     """
     try:
         return _written(f, args, Growing(CALLS | CUSTOM if ignore_custom_rules else CALLS))
+    except TensorConversionError:
+        raise  # a recorded Tensor was refused: no other way of tracing could take it
     except Exception:
         pass
     # Not within the handler: what jax raises here is not to be shown as raised while handling another error.

@@ -18,7 +18,7 @@ from tapejax.rules import rule
 CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, tj.TapejaxError)]
 BUILTINS = {
     "RequiresGradError": ValueError, "TapeError": RuntimeError, "ConsumedTapeError": RuntimeError,
-    "WrongTapeError": RuntimeError, "SeedError": ValueError, "BackwardError": RuntimeError,
+    "WrongTapeError": RuntimeError, "CutGradientError": RuntimeError, "SeedError": ValueError, "BackwardError": RuntimeError,
     "GradientMismatchError": ValueError, "MissingGradientError": KeyError, "TensorConversionError": TypeError,
     "ImmutableTensorError": TypeError, "UnknownAttributeError": AttributeError, "ConcreteValueError": TypeError, "DtypeError": TypeError,
     "ArgumentError": (TypeError, ValueError), "IndexingError": IndexError, "MissingRule": NotImplementedError,
@@ -96,6 +96,11 @@ def tensor_conversion():
     np.asarray(leaf())
 
 
+def cut_gradient():
+    x = leaf()
+    tj.backward((jax.device_put(x) + x).sum())
+
+
 def tensor_conversion_by_jax():
     jnp.asarray(leaf())
 
@@ -146,7 +151,7 @@ def unknown_length():
 
 
 WAYS = [
-    requires_grad, tape, consumed_tape, wrong_tape, seed, backward, gradient_mismatch, missing_gradient,
+    cut_gradient, requires_grad, tape, consumed_tape, wrong_tape, seed, backward, gradient_mismatch, missing_gradient,
     tensor_conversion, tensor_conversion_by_jax, immutable_tensor, unknown_attribute, indexing, concrete_value, dtype, argument, missing_rule,
     missing_rule_when_refused, refused_primitive, rule_signature, unknown_length,
 ]  # fmt: skip

@@ -28,7 +28,7 @@ class LabelledOp(Op):
 
 def known(labels: Any) -> np.ndarray | None:
     """Class numbers that the host has already: nothing is computed, waited for or copied from a device."""
-    if type(labels) is Tensor:
+    if isinstance(labels, Tensor):
         labels = labels._value
     if isinstance(labels, jax.Array):
         if isinstance(labels, Tracer) or not labels.is_ready() or {d.platform for d in labels.devices()} != {"cpu"}:

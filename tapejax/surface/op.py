@@ -56,7 +56,7 @@ class Op(Lifted):
                 tensors = True
             elif type(arg) not in SIMPLE and not isinstance(arg, jax.Array):
                 for leaf in _tree.tree_leaves(arg, is_leaf=is_tensor):
-                    if type(leaf) is Tensor:
+                    if isinstance(leaf, Tensor):
                         tensors = True
                     elif functions.is_function(leaf):
                         return functions.call(self, args, kwargs, scope)
@@ -94,7 +94,7 @@ class Op(Lifted):
                 self._read_leaf(leaf, role, operands, key)
 
     def _read_leaf(self, leaf: Any, role: int, operands: list[Tensor], key: list[Any]) -> None:
-        if type(leaf) is not Tensor:
+        if not isinstance(leaf, Tensor):
             if not is_data(leaf) or (role == NUMBER_IS_OPTION and type(leaf) in NUMBERS):
                 key.append(frozen(leaf, self.name))
                 return
@@ -179,7 +179,7 @@ def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
 
 def number(leaf: Any, name: str) -> Any:
     """An option given as a Tensor: its value, which must be known and not part of what is differentiated."""
-    if type(leaf) is not Tensor:
+    if not isinstance(leaf, Tensor):
         return leaf
     if leaf.requires_grad:
         raise ArgumentError(
@@ -194,7 +194,7 @@ def number(leaf: Any, name: str) -> Any:
 def frozen(option: Any, name: str) -> Any:
     """An option as part of a plan's key; 1, 1.0 and True differ."""
     kind = type(option)
-    if kind is Tensor:
+    if isinstance(option, Tensor):
         option = number(option, name)
         kind = type(option)
     if option is None or kind is str or kind is int:
