@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import ref
@@ -35,7 +35,7 @@ from weakref import ref
 import jax
 
 from tapejax.compat import NO_CONTEXT, Settings, is_tracing
-from tapejax.layout import Layout, layout_of, result_slot
+from tapejax.layout import Forward, Layout, layout_of, result_slot
 from tapejax.plan import Failed, OpAction
 from tapejax.stepwise import Place
 from tapejax.tape import Pending, TensorId
@@ -188,7 +188,7 @@ class Block(Pending):
 
     def running(self) -> Any:
         """jax's settings as they were when the calls were made, and no trace around."""
-        if self.settings is Settings.now() and self.device is jax.default_device.value and not is_tracing():
+        if self.settings.is_now() and self.device is jax.default_device.value and not is_tracing():
             return NO_CONTEXT
         return self._running()
 
@@ -232,24 +232,33 @@ class Sealed:
     between any two lines, and an exception may end a method at any line.
 
     now: its state, and what goes with it.
-    led: the slots of what is from outside and was made by an action.
     actions: once they are written; weak references if the tape holds them weakly.
     named: of such a tape, references to the identities that ask the block for their actions.
     """
 
-    __slots__ = ("_slots", "actions", "calls", "layout", "led", "named", "now")
+    __slots__ = ("_led", "_slots", "actions", "calls", "layout", "named", "now")
 
     def __init__(self, calls: tuple[tuple[Any, ...], ...], inputs: Sequence[Tensor]) -> None:
         self.calls = calls
-        self.layout: Layout = layout_of(tuple([call[0] for call in calls]))
+        key: list[Any] = []
+        for call in calls:
+            key += call[0]
+        self.layout: Layout = layout_of(tuple(key))
         inputs = inputs[: self.layout.n_inputs]
-        owners = {~place: tensor._id for place, tensor in enumerate(inputs) if tensor._kind.requires_grad}
-        self.led = tuple([slot for slot, owner in owners.items() if owner._producer is not None])  # type: ignore
+        owners = {slot: inputs[~slot]._id for slot in self.layout.owners}
         self.now = Outcome(PENDING, owners, self.layout.order)  # type: ignore[arg-type]
         self.now.inputs = inputs
         self.actions: list[Any] | None = None
         self.named: list[Any] = []
         self._slots: dict[int, int] | None = None
+        self._led: tuple[int, ...] | None = None
+
+    @property
+    def led(self) -> tuple[int, ...]:
+        """The slots of what is from outside and was made by an action."""
+        if self._led is None:
+            self._led = tuple([slot for slot, owner in self.now.owners.items() if owner._producer is not None])
+        return self._led
 
     @property
     def state(self) -> str:
@@ -269,6 +278,22 @@ class Sealed:
             self._slots = found
         return found
 
+    def slot_of(self, number: int) -> int | None:
+        """The slot of an identity, if it has one here; quick for the last result, which a root often is."""
+        if self.calls and self.calls[-1][1] == number:
+            return len(self.calls) - 1
+        return self.slots.get(number)
+
+    def numbers_of(self, slots: Iterable[int]) -> list[int]:
+        """The numbers of the identities in these slots."""
+        calls, owners = self.calls, self.now.owners
+        if max(slots, default=0) < len(calls):  # first results only, and what is from outside
+            found = [owners[slot].number if slot < 0 else calls[slot][1] for slot in slots]
+            if all([type(number) is int for number in found]):
+                return found
+        numbers = {slot: number for number, slot in self.slots.items()}
+        return [numbers[slot] for slot in slots]
+
     def numbers(self, index: int) -> tuple[int, ...]:
         """Of the identities of a call's results."""
         number = self.calls[index][1]
@@ -276,6 +301,8 @@ class Sealed:
 
     def held(self) -> dict[int, Tensor]:
         """By slot: the results that somebody holds."""
+        if self.layout.is_plain:
+            return {index: tensor for index, call in enumerate(self.calls) if (tensor := call[2]()) is not None}
         found: dict[int, Tensor] = {}
         for index, call in enumerate(self.calls):
             made = call[2]
@@ -315,15 +342,16 @@ class Sealed:
                 order = tuple(sorted(live, reverse=True))
             else:
                 order = reach.order if block.weak else self.layout.order
-            wanted, kept = reach.to_run(order)
-            env, errors = self._computed(block, [tensor._value for tensor in now.inputs], wanted)
+            forward = reach.to_run(order)
+            env, errors = self._computed(block, [tensor._value for tensor in now.inputs], forward)
             owners = now.owners
             if apart:  # what an identity leads to stays with the actions
+                self._led = self.led
                 owners = {slot: TensorId(owner.number) for slot, owner in owners.items()}
             elif block.weak and len(reach.owners) < len(owners):
                 owners = {slot: owner for slot, owner in owners.items() if slot in reach.owners}
             ran = Outcome(RAN, owners, order)
-            ran.kept = env if errors else {slot: env[slot] for slot in kept}
+            ran.kept = env if errors else {slot: env[slot] for slot in forward.kept}
             ran.values, ran.errors = env, errors
             self.now = now = ran if self.now is now else self.now
             if now is ran:
@@ -334,14 +362,14 @@ class Sealed:
                 self.hand_out(block, held, ran)
 
     def _computed(
-        self, block: Block, values: list[Any], wanted: tuple[int, ...]
+        self, block: Block, values: list[Any], forward: Forward
     ) -> tuple[dict[int, Any], dict[int, Exception]]:
         """An environment (slot -> value), and the errors of what could not be computed."""
         with block.running():
             try:
-                env, errors = self.layout.run_forward(wanted, block.setting, values), {}
+                env, errors = forward.run(values, block.setting), {}
             except Exception:  # one by one, so that the one that fails is named, and is the only one
-                env, errors = self.layout.run_apart(values, wanted, self._line)
+                env, errors = self.layout.run_apart(values, forward.wanted, self._line)
         for place, value in enumerate(values):
             env[~place] = value
         return env, errors
@@ -358,7 +386,8 @@ class Sealed:
     def use_up(self, values: dict[int, Any]) -> None:
         """A backward has read what was kept, for the last time."""
         used = Outcome(CONSUMED, self.now.owners, self.now.order)
-        used.values, used.errors = {**self.now.values, **values}, self.now.errors
+        left = self.now.values  # what an interrupt kept from being handed out
+        used.values, used.errors = {**left, **values} if left else values, self.now.errors
         self.now = used
         for action in self.written():
             action.release()

@@ -86,7 +86,7 @@ class Settings:
     `with settings.hold():` brings them back; that costs little while they are as they were.
     """
 
-    __slots__ = ("precision", "promotion", "ranks", "values", "x64")
+    __slots__ = ("partitionable", "precision", "prng", "promotion", "ranks", "values", "x64")
 
     STATES = (
         jax.enable_x64,
@@ -97,16 +97,31 @@ class Settings:
         jax.default_prng_impl,
     )
     _interned: ClassVar[dict[tuple[Any, ...], Settings]] = {}
+    _last: ClassVar[Settings | None] = None
 
     def __init__(self, values: tuple[Any, ...]) -> None:
         self.values = values
-        self.x64, self.precision, self.promotion, self.ranks, *_ = values
+        self.x64, self.precision, self.promotion, self.ranks, self.partitionable, self.prng = values
 
     @classmethod
     def now(cls) -> Settings:
+        last = cls._last
+        if last is not None and last.is_now():
+            return last
         values = tuple([state.value for state in cls.STATES])
-        found = cls._interned.get(values)
-        return found or cls._interned.setdefault(values, cls(values))
+        found = cls._interned.get(values) or cls._interned.setdefault(values, cls(values))
+        cls._last = found
+        return found
+
+    def is_now(self) -> bool:
+        return (
+            self.x64 is _x64.value
+            and self.precision is _precision.value
+            and self.promotion is _promotion.value
+            and self.ranks is _ranks.value
+            and self.partitionable is _partitionable.value
+            and self.prng is _prng.value
+        )
 
     def hold(self) -> Any:
         return NO_CONTEXT if Settings.now() is self else self._held()
@@ -119,6 +134,8 @@ class Settings:
                     stack.enter_context(state(value))
             yield
 
+
+_x64, _precision, _promotion, _ranks, _partitionable, _prng = Settings.STATES
 
 _RANDOM = frozenset(
     getattr(jex_core.primitives, name)

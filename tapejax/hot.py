@@ -136,9 +136,14 @@ def find(
 ) -> tuple[Structure, list[int]] | None:
     """The structure of a block's backward, and whose gradients are there already; None the first time it comes."""
     layout = sealed.layout
-    places = sealed.slots
-    there = _both(places, sums)
-    present = tuple([places[number] for number in there])
+    if len(sums) == 1 and wanted is None:
+        (number,) = sums
+        slot = sealed.slot_of(number)
+        there, present = ([], ()) if slot is None else ([number], (slot,))
+    else:
+        places = sealed.slots
+        there = _both(places, sums)
+        present = tuple([places[number] for number in there])
     targets = leading = None
     if wanted is not None:
         targets = _in_order([places[number] for number in _both(places, wanted)])
@@ -231,9 +236,7 @@ class Structure:
         self, sealed: Sealed, gradients: Sequence[Any], sums: dict[int, Any], wanted: set[int] | None, there: list[int]
     ) -> None:
         """File gradients under their numbers; under `wanted`, those that were used up and are not go."""
-        numbers = {slot: number for number, slot in sealed.slots.items()}
-        for slot, gradient in zip(self.outputs, gradients, strict=True):
-            sums[numbers[slot]] = gradient
+        sums.update(zip(sealed.numbers_of(self.outputs), gradients, strict=True))
         if wanted is not None:
             for number, slot in zip(there, self.present, strict=True):
                 if number not in wanted and slot >= 0:

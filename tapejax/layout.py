@@ -84,16 +84,18 @@ class Layout:
     """A structure of calls, opened up, and its compiled programs."""
 
     def __init__(self, key: tuple[Any, ...]) -> None:
-        self.steps = [Step(index, plan, slots) for index, (plan, *slots) in enumerate(key)]
+        self.steps = _opened(key)
         self.n_inputs = -min((slot for step in self.steps for slot in step.slots if slot < 0), default=0)
+        self.owners = tuple(sorted({slot for step in self.steps for slot in step.ids if slot < 0}, reverse=True))
         self.order = tuple(index for index, step in reversed([*enumerate(self.steps)]) if step.plan.records)
         self.kinds = {
             slot: kind for step in self.steps for slot, kind in zip(step.outputs, step.plan.out_kinds, strict=True)
         }  # by result; extras have none
+        self.is_plain = all(step.plan.n_out == 1 for step in self.steps)
         self.reaches: dict[tuple[int, ...], Reach] = {}
         self.courses: dict[Any, Any] = {}  # of `hot.step`
         self.patience = 1 if len(self.steps) > 1 else PATIENCE_WITH_ONE
-        self.forwards, self.backwards = Programs(self.patience), Programs(self.patience)
+        self.backwards = Programs(self.patience)
         self.choices: set[tuple[int, ...]] = set()
 
     def choose(self, held: tuple[int, ...]) -> tuple[int, ...]:
@@ -107,20 +109,6 @@ class Layout:
             self.choices.add(held)
             return held
         return tuple(self.kinds)
-
-    def run_forward(self, wanted: tuple[int, ...], setting: Any, inputs: Sequence[Any]) -> dict[int, Any]:
-        """An environment (slot -> value) with the wanted results in it."""
-        if not wanted:
-            return {}
-        if len(self.steps) == 1:
-            return self.run(inputs, wanted)
-
-        def replay(inputs):
-            env = self.run(inputs, wanted)
-            return [env[slot] for slot in wanted]
-
-        program = self.forwards.get((wanted, setting), lambda: Executable(replay, "forward"))
-        return dict(zip(wanted, (program or replay)(inputs), strict=True))
 
     def run(self, inputs: Sequence[Any], wanted: Iterable[int]) -> dict[int, Any]:
         """The environment after the steps that lead to the wanted slots."""
@@ -166,6 +154,13 @@ class Layout:
         return found
 
 
+def _opened(key: tuple[Any, ...]) -> list[Step]:
+    steps, rest = [], iter(key)
+    for index, plan in enumerate(rest):
+        steps.append(Step(index, plan, tuple([next(rest) for _ in range(plan.n_in)])))
+    return steps
+
+
 def _environment(inputs: Sequence[Any]) -> dict[int, Any]:
     return {~position: value for position, value in enumerate(inputs)}
 
@@ -190,16 +185,45 @@ class Reach:
         self.order = tuple(order)
         self.owners = frozenset(slot for index in order for slot in layout.steps[index].ids if slot < 0)
         self.alone = sum(layout.kinds[slot].requires_grad for slot in held) <= 1
-        self._to_run: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._to_run: dict[tuple[int, ...], Forward] = {}
 
-    def to_run(self, order: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The results to compute, if these calls are to go back: those that are held, and what backward reads; and that."""
+    def to_run(self, order: tuple[int, ...]) -> Forward:
+        """What to run, if these calls are to go back."""
         found = self._to_run.get(order)
         if found is None:
-            kept = tuple(dict.fromkeys(slot for index in order for slot in self.layout.steps[index].kept))
-            wanted = {slot for slot in kept if slot >= 0}.union(self.layout.choose(self.held))
-            found = self._to_run[order] = (tuple(sorted(wanted)), kept)
+            found = self._to_run[order] = Forward(self.layout, self.held, order)
         return found
+
+
+class Forward:
+    """A structure's forward, for given results that are held and given calls that are to go back.
+
+    kept: the slots of what backward reads; wanted: the results to compute, those that are held and those of `kept`.
+    """
+
+    __slots__ = ("kept", "layout", "programs", "wanted")
+
+    def __init__(self, layout: Layout, held: tuple[int, ...], order: tuple[int, ...]) -> None:
+        self.layout = layout
+        self.kept = tuple(dict.fromkeys(slot for index in order for slot in layout.steps[index].kept))
+        wanted = {slot for slot in self.kept if slot >= 0}.union(layout.choose(held))
+        self.wanted = tuple(sorted(wanted))
+        self.programs = Programs(layout.patience)
+
+    def run(self, inputs: list[Any], setting: Any) -> dict[int, Any]:
+        """An environment (slot -> value) with the wanted results in it."""
+        if len(self.layout.steps) == 1:
+            return self.layout.run(inputs, self.wanted)
+        program = self.programs.get(setting, self._program)
+        values = self._replayed(inputs) if program is None else program(inputs)
+        return dict(zip(self.wanted, values, strict=True))
+
+    def _program(self) -> Executable:
+        return Executable(self._replayed, "forward")
+
+    def _replayed(self, inputs: list[Any]) -> list[Any]:
+        env = self.layout.run(inputs, self.wanted)
+        return [env[slot] for slot in self.wanted]
 
 
 layouts: OrderedDict[tuple[Any, ...], Layout] = OrderedDict()

@@ -365,7 +365,7 @@ def test_call_that_comes_while_another_thread_runs_the_block(monkeypatch, record
     x = tj.tensor(2.0, requires_grad=recorded)
     y = x * 3.0
     sealed, lift = threading.Event(), sys.modules["tapejax.lift"]
-    run_forward, next_number = structures.Layout.run_forward, lift.next_number
+    run_forward, next_number = structures.Forward.run, lift.next_number
 
     def slow(*args):
         sealed.set()
@@ -379,7 +379,7 @@ def test_call_that_comes_while_another_thread_runs_the_block(monkeypatch, record
         return next_number()
 
     other = threading.Thread(target=lambda: y.value)
-    monkeypatch.setattr(structures.Layout, "run_forward", slow)
+    monkeypatch.setattr(structures.Forward, "run", slow)
     monkeypatch.setattr(lift, "next_number", interrupted)
     late = y * 5.0
     monkeypatch.undo()
