@@ -69,12 +69,22 @@ def control():
 WORKS = {"control": control, "look": look, "record": record, "back": back, "same": same}
 
 
+def jax_makes_a_jit():
+    """Whether this interrupts jax.jit itself: jaxlib then holds a lock, and waits for ever if it is asked for another."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_cpp_pjit":
+            return True
+        frame = frame.f_back
+    return False
+
+
 def safely(work):
     """What a handler does: not while jax traces (there jax's own ops make tracers), and not within itself."""
     busy = []
 
     def act():
-        if busy or is_tracing():
+        if busy or is_tracing() or jax_makes_a_jit():
             return
         busy.append(True)
         try:
