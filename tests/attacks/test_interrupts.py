@@ -18,7 +18,7 @@ def test_an_interrupt_at_some_places(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_an_interrupt_at_many_places(name):
-    no_failures(alone("interrupts", name, "fresh:120", "second:150", "compiled:100000", seconds=1200))
+    no_failures(alone("interrupts", name, "fresh:10", "second:20", "compiled:100000", seconds=1200))
 
 
 FIRST_ORDER = [name for name in SCENARIOS if name != "backward_recorded"]

@@ -11,4 +11,4 @@ from tests.attacks.memory import CASES
 def test_growth_is_bounded(case):
     (report,) = alone("memory", case, seconds=900)
     growth = report["after"] - report["before"]
-    assert growth < 150, f"{case} grew by {growth:.0f} MB, from {report['before']:.0f}"
+    assert growth < 200, f"{case} grew by {growth:.0f} MB, from {report['before']:.0f}"
