@@ -138,7 +138,8 @@ class Block(Pending):
         if sealed is None:
             with self.lock:
                 self.closed = True  # before the calls are copied: who notes one later sees it
-                made = Sealed(tuple(self.calls), self.inputs)
+                calls, inputs = self.calls, self.inputs  # those of one moment: see the last line
+                made = Sealed(tuple(calls), inputs)
                 sealed = self.sealed = self.sealed or made  # it may have been sealed while this one was made
                 self.calls, self.inputs, self.outside = [], [], {}
         return sealed

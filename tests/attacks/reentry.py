@@ -69,6 +69,14 @@ def control():
 WORKS = {"control": control, "look": look, "record": record, "back": back, "same": same}
 
 
+def jax_is_between():
+    """Whether jax traces, or (from 0.12 on) is just changing from one trace to another: no op of its own works then."""
+    try:
+        return is_tracing()
+    except AssertionError:
+        return True
+
+
 def jax_makes_a_jit():
     """Whether this interrupts jax.jit itself: jaxlib then holds a lock, and waits for ever if it is asked for another."""
     frame = sys._getframe(1)
@@ -84,7 +92,7 @@ def safely(work):
     busy = []
 
     def act():
-        if busy or is_tracing() or jax_makes_a_jit():
+        if busy or jax_is_between() or jax_makes_a_jit():
             return
         busy.append(True)
         try:
