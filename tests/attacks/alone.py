@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+ALL = os.environ.get("TAPEJAX_ATTACKS") == "all"  # everything, which takes half an hour; else a part
 ROOT = pathlib.Path(__file__).parents[2]
 
 
