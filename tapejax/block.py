@@ -403,8 +403,9 @@ class Sealed:
 
     def hand_to(self, block: Block, tensor: Tensor, value: Any) -> None:
         """Give a result its value, and an identity that knows whom to ask for its action."""
-        if tensor._kind.requires_grad and type(tensor._id) is int:
-            id = TensorId(tensor._id, block)
+        number = tensor._id
+        if tensor._kind.requires_grad and type(number) is int:
+            id = TensorId(number, block)
             if block.weak:
                 self.named.append(ref(id))
             tensor._id = id
@@ -427,7 +428,7 @@ class Sealed:
                 self.actions = actions = made if self.actions is None else self.actions
                 if actions is made:
                     self._tell(made, held)
-                    self.now.kept = None  # they have it
+                    self._give(made)
                     if block.weak:
                         self.actions = [ref(action) for action in made]
         return self.written()
@@ -446,7 +447,7 @@ class Sealed:
                 (now.owners[slot] if slot < 0 else identities[slot]) if needs else TensorId(next(given))
                 for slot, needs in zip(step.slots, plan.wrt, strict=True)
             ]
-            action = OpAction(plan, inputs, numbers, self.kept_by(index, now), where, block.epoch)
+            action = OpAction(plan, inputs, numbers, None, where, block.epoch)
             action.index = index
             if now.state is not CONSUMED:
                 action.block = block
@@ -454,6 +455,14 @@ class Sealed:
                 identities[slot] = TensorId(number, action if kind.requires_grad else None)
             actions.append(action)
         return actions
+
+    def _give(self, actions: list[OpAction]) -> None:
+        """What was kept goes to the actions; asked only now, for the block may have run while they were written."""
+        now = self.now
+        if now.kept is not None:
+            for action in actions:
+                action._kept = self.kept_by(action.index, now)
+            now.kept = None
 
     def _tell(self, actions: list[OpAction], held: dict[int, Tensor]) -> None:
         """Identities that would ask the block for their actions know them from now on."""

@@ -276,7 +276,10 @@ function render({ model, el }) {
       const scale = clamp(box().w / width, 0.75, 1.15);
       figure.querySelector(".canvas").style.height = `${clamp(height * scale, 130, 400)}px`;
     };
+    let moving = 0;
+    const halt = () => cancelAnimationFrame(moving); // who moves the picture by hand is not moved back
     const fit = () => {
+      halt();
       Object.assign(state, { x: width / 2, y: height / 2, scale: Math.min(whole(), 1.25) });
       apply();
     };
@@ -288,6 +291,7 @@ function render({ model, el }) {
       apply();
     };
     const zoom = (factor, cx, cy) => {
+      halt();
       const before = state.scale;
       state.scale = clamp(before * factor, Math.min(whole(), 0.2), 4);
       const { w, h } = box();
@@ -298,11 +302,11 @@ function render({ model, el }) {
       apply();
     };
     const pan = (dx, dy) => {
+      halt();
       state.x = clamp(state.x - dx / state.scale, 0, width);
       state.y = clamp(state.y - dy / state.scale, 0, height);
       apply();
     };
-    let moving = 0;
     const reveal = (node) => {
       const [, x, y] = /translate\(([\d.-]+) ([\d.-]+)\)/.exec(node.getAttribute("transform")).map(Number);
       const rect = node.querySelector("rect");
@@ -313,7 +317,7 @@ function render({ model, el }) {
         x: w / state.scale >= width ? state.x : inside(state.x, center.x, Math.max(w / 2 / state.scale - 150, 0)),
         y: h / state.scale >= height ? state.y : inside(state.y, center.y, Math.max(h / 2 / state.scale - 45, 0)),
       };
-      cancelAnimationFrame(moving);
+      halt();
       const from = { ...state };
       const begin = performance.now();
       const frame = (now) => {
