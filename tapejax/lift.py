@@ -213,7 +213,7 @@ class Lifted:
         name_after(flat, function)
         wrt = [scope.enabled and t.requires_grad for t in tensors]
         try:
-            plan = Plan(self.name, flat, [t.value for t in tensors], wrt, self.options)
+            plan = Plan(self.name, flat, [t.aval for t in tensors], wrt, self.options)
         except Exception as error:
             action = f"{self._full_name()} of {' '.join(t.aval.str_short() for t in tensors)}"
             explain(error, action, of_jax=is_of_jax(function))

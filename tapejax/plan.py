@@ -42,7 +42,7 @@ class Plan:
     )  # fmt: skip
 
     def __init__(
-        self, name: str, function: Callable[..., Any], values: Sequence[Any], wrt: Sequence[bool], options: Options
+        self, name: str, function: Callable[..., Any], avals: Sequence[Any], wrt: Sequence[bool], options: Options
     ):
         self.name, self.function, self.options = name, function, options
         self.op = camel(name)
@@ -52,12 +52,12 @@ class Plan:
         self.layouts: set[Any] = set()  # keys of the structures it is part of
         self.x64 = _x64.value
         self.stepwise = False
-        self.examples = [jax.typeof(value) for value in values]
-        program, self.structure = trace(function, values, ignore_custom_rules=options.ignore_custom_rules)
+        self.examples = list(avals)
+        program, self.structure = trace(function, avals, ignore_custom_rules=options.ignore_custom_rules)
         self.flat_program = program
         self.steps_cache: dict[Any, Any] = {}
         self.wrt = tuple(wrt)
-        self.n_in, self.n_out = len(values), len(program.outputs)
+        self.n_in, self.n_out = len(avals), len(program.outputs)
         self.records = any(wrt)
         # Its effects happen when it is called; and what the host does in a callback is none of a fused program's business.
         self.waits = compat.calls_host(program.eqns)
@@ -116,7 +116,7 @@ class Plan:
         found = self.variants.get(settings)
         if found is None:
             try:
-                found = Plan(self.name, self.function, [tensor.value for tensor in tensors], self.wrt, self.options)
+                found = Plan(self.name, self.function, [tensor.aval for tensor in tensors], self.wrt, self.options)
             except Exception as error:
                 explain(error, f"{self.name} of {' '.join(a.str_short() for a in self.examples)}", of_jax=False)
                 raise
