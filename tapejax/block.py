@@ -11,14 +11,14 @@ PENDING   nothing is computed; what it reads is held.
 RAN       values are there, and so is what backward reads.
 CONSUMED  a backward used up what was kept.
 
-The first time a structure of calls comes, its calls run one by one, each by its own jitted plan. The second
-time (one call alone: after some more) it is compiled as one program, in the calling thread (a compiler in the
-background would compete with the loop it wants to speed up, and make it depend on timing which program ran),
-and found by its structure from then on. If running it fails, its calls run one by one, and the one that
-fails keeps its error: the others have their values all the same.
+Its calls run together, as one program that is found by their structure, or one by one, each by its own plan:
+see fused.py for the programs and policy.py for the choice. A program is compiled in the calling thread: a
+compiler in the background would compete with the loop it wants to speed up, and make it depend on timing which
+program ran. If a program fails, its calls run one by one, and the one that fails keeps its error: the others
+have their values all the same.
 
-On the tape a block is one entry. Its actions are written when somebody looks at them; a backward that
-runs the whole block as one program never needs them. A tape that keeps only what a live tensor can reach
+On the tape a block is one action, made of others. Those are written when somebody looks at them; a backward
+that runs the whole block as one program never needs them. A tape that keeps only what a live tensor can reach
 holds a block by a weak reference, and the block lives as long as a result of it does. If several results
 are held when such a block runs, its actions are written then: each keeps just what its own backward reads.
 """
@@ -35,10 +35,12 @@ from weakref import ref
 import jax
 
 from tapejax.compat import NO_CONTEXT, Settings, is_tracing
-from tapejax.layout import Forward, Layout, layout_of, result_slot
+from tapejax.fused import Backward, Forward, backward_of, forward_of
+from tapejax.gradients import Gradients
+from tapejax.layout import MAX_PROGRAMS, Layout, layout_of, result_slot, run_each, trim
 from tapejax.plan import Failed, OpAction
 from tapejax.stepwise import Place
-from tapejax.tape import Pending, TensorId
+from tapejax.tape import Composite, Request, Tape, TensorId
 from tapejax.tensor import Tensor, Tracer
 from tapejax.where import line_of
 
@@ -63,7 +65,7 @@ fusion = Fusion()
 _CONCRETE: set[type] = set()  # types of values seen that are not tracers
 
 
-class Block(Pending):
+class Block(Composite):
     """A run of op calls. Its tape's owner notes them, without a lock; whoever needs a value seals it and runs it.
 
     A call is a tuple:
@@ -77,7 +79,7 @@ class Block(Pending):
     """
 
     __slots__ = (
-        "__weakref__", "calls", "closed", "device", "epoch", "home", "inputs", "lock", "logged", "outside", "precision",
+        "__weakref__", "brought", "calls", "closed", "device", "epoch", "home", "lock", "logged", "outside", "precision",
         "promotion", "ranks", "sealed", "settings", "weak", "x64",
     )  # fmt: skip
 
@@ -87,7 +89,7 @@ class Block(Pending):
         self.home = ref(tape)
         self.logged = False  # whether it is on the tape: it is as soon as a call is recorded
         self.calls: list[tuple[Any, ...]] = []
-        self.inputs: list[Tensor] = []  # from outside
+        self.brought: list[Tensor] = []  # from outside
         self.outside: dict[int, int] = {}  # by number of such an identity, or minus id() of a value: its slot
         self.closed = False  # whether it takes no more calls
         self.sealed: Sealed | None = None
@@ -106,7 +108,7 @@ class Block(Pending):
         None if it is being traced, or stands for something else than a tensor with its identity that came before:
         the call cannot be noted then.
         """
-        inputs, outside = self.inputs, self.outside
+        brought, outside = self.brought, self.outside
         value, needs = tensor._value, tensor._kind.requires_grad
         if tensor._slot is not None:
             if type(value) is Tensor and value._value is self and not needs:
@@ -119,12 +121,12 @@ class Block(Pending):
                 if isinstance(value, Tracer):
                     return None
                 _CONCRETE.add(type(value))
-            slot = ~len(inputs)
-            inputs.append(tensor)
-            if inputs[~slot] is not tensor:  # another op was noted in between, by a signal handler or a finalizer
-                slot = ~next(place for place, one in enumerate(inputs) if one is tensor)
+            slot = ~len(brought)
+            brought.append(tensor)
+            if brought[~slot] is not tensor:  # another op was noted in between, by a signal handler or a finalizer
+                slot = ~next(place for place, one in enumerate(brought) if one is tensor)
             slot = outside.setdefault(handle, slot)
-        return slot if inputs[~slot]._value is value else None
+        return slot if brought[~slot]._value is value else None
 
     def missed(self, call: tuple[Any, ...]) -> bool:
         """Whether a call was noted too late, while the block was being sealed."""
@@ -138,15 +140,11 @@ class Block(Pending):
         if sealed is None:
             with self.lock:
                 self.closed = True  # before the calls are copied: who notes one later sees it
-                calls, inputs = self.calls, self.inputs  # those of one moment: see the last line
-                made = Sealed(tuple(calls), inputs)
+                calls, brought = self.calls, self.brought  # those of one moment: see the last line
+                made = Sealed(tuple(calls), brought)
                 sealed = self.sealed = self.sealed or made  # it may have been sealed while this one was made
-                self.calls, self.inputs, self.outside = [], [], {}
+                self.calls, self.brought, self.outside = [], [], {}
         return sealed
-
-    @property
-    def ran(self) -> bool:
-        return self.sealed is not None and self.sealed.state is not PENDING
 
     def flush(self) -> None:
         self.seal().run(self)
@@ -156,8 +154,9 @@ class Block(Pending):
         slot, now = tensor._slot, sealed.now
         if slot in now.errors:
             raise now.errors[slot]
-        if slot in now.values:
-            sealed.hand_to(self, tensor, now.values[slot])
+        results, place = now.results, now.places.get(slot)
+        if place is not None:
+            sealed.hand_to(self, tensor, results[place])
 
     def write(self) -> list[OpAction]:
         return self.seal().write(self)
@@ -168,9 +167,7 @@ class Block(Pending):
         return sealed.kept_by(index, sealed.now)
 
     def reads(self) -> list[int]:
-        sealed = self.seal()
-        read = {slot for step in sealed.layout.steps for slot in step.ids}
-        return [owner.number for slot, owner in sealed.now.owners.items() if slot in read]
+        return list(self.seal().owners().values())
 
     def spread(self, reached: set[int]) -> None:
         self.seal().spread(reached)
@@ -198,30 +195,135 @@ class Block(Pending):
         with jax.ensure_compile_time_eval(), self.settings.hold(), jax.default_device(self.device):
             yield
 
+    # -- as one action ----------------------------------------------------------------------------------
+
     @property
-    def setting(self) -> tuple[Any, ...]:
-        """What a program depends on besides its structure."""
-        return self.settings, self.device
+    def inputs(self) -> list[TensorId]:
+        return [TensorId(number) for number in self.reads()]
+
+    @property
+    def outputs(self) -> list[TensorId]:
+        sealed = self.seal()
+        return [TensorId(number) for index in reversed(sealed.now.order) for number in sealed.numbers(index)]
+
+    def name(self) -> str:
+        return f"Block({', '.join([call.plan.op for call in self.seal().layout.calls])})"
+
+    def go_back(self, grads: Gradients, asked: Request) -> bool:
+        """Its backward as one program, with its forward if that has yet to run.
+
+        False, and nothing has happened, if it is to go back action by action.
+        """
+        if not fusion.enabled:
+            return False
+        sums = grads._sums
+        with self.lock:
+            sealed = self.seal()
+            if sealed.state is CONSUMED:
+                return False  # its actions say so
+            backward, there = sealed.backward(sums, asked)
+            cts = [sums[number] for number in there]
+            if any([isinstance(ct, jax.core.Tracer) for ct in cts]):
+                return False
+            if not asked.alone:
+                sealed.run(self)
+            try:
+                with self.running():
+                    gradients = sealed.go_back(self, backward, cts, alone=asked.alone)
+            except Exception:
+                return False  # one by one, so that the one that fails is named
+        if gradients is None:
+            return False
+        sums.update(zip(sealed.numbers_of(backward.outputs), gradients, strict=True))
+        if asked.wanted is not None:
+            for number, slot in zip(there, backward.present, strict=True):
+                if number not in asked.wanted and slot >= 0:
+                    del sums[number]
+        return True
+
+    def step(self, root: Tensor, wrt: Sequence[Tensor], tape: Tape) -> Gradients | None:
+        """A training step that has come before, quickly: this block is all its tape holds, and has yet to run.
+
+        None, and nothing has happened, if it is anything else.
+        """
+        if not tape.is_just(self) or not fusion.enabled or not root._kind.requires_grad:
+            return None
+        with self.lock:
+            outside = self.outside  # sealing lets go of it
+            sealed = self.seal()
+            if sealed.state is not PENDING or sealed.actions is not None:
+                return None
+            if not outside:
+                outside = {number: slot for slot, number in sealed.owners().items()}
+            numbers = [id if type(id := x._id) is int else id.number for x in wrt]
+            slots = [outside.get(number) for number in numbers]
+            if None in slots:  # one that was made here, or that is not read here
+                slots = [x._slot if x._value is self else slot for x, slot in zip(wrt, slots, strict=True)]
+            held = sealed.held()
+            found = _step(sealed.layout, root._slot, tuple(slots), tuple(held))
+            if found is None:
+                return None
+            both, places = found
+            try:
+                with self.running():
+                    results, gradients = both.run([tensor._value for tensor in sealed.now.inputs], [])
+            except Exception:
+                return None  # the long way, so that what fails is named
+            grads = Gradients()
+            grads._sums = {n: gradients[place] for n, place in zip(numbers, places, strict=True) if place is not None}
+            grads._told = {"roots": [root._number], "wrt": numbers}
+            tape.restart(by="backward()")  # before it is used up: an interrupt must not leave a tape that looks whole
+            sealed.consume(self, held, both.places, results)
+        return grads
+
+
+def _step(layout: Layout, root: int, slots: tuple[int | None, ...], held: tuple[int, ...]) -> Any:
+    """The program of a whole step, if it is compiled, and where in its gradients each slot is; None if it is not."""
+    found = layout.steps.get((root, slots, held))
+    if found is None:
+        wanted = {slot for slot in slots if slot is not None}
+        backward = layout.backwards.get(((root,), (True,), _in_order(wanted), ()))
+        if root in wanted or backward is None:
+            return None
+        places = {slot: place for place, slot in enumerate(backward.outputs)}
+        found = layout.steps[root, slots, held] = backward.both(held), [places.get(slot) for slot in slots]
+        trim(layout.steps, MAX_PROGRAMS)
+    return found if found[0].together.reason else None
+
+
+def _in_order(slots: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(slots))
+
+
+def _in_both(places: dict[int, int], others: Any) -> list[int]:
+    """The numbers that are in both, in the order of their places; looks at the smaller one only."""
+    few, many = (others, places) if len(others) < len(places) else (places, others)
+    found = [number for number in few if number in many]
+    return found if len(found) < 2 else sorted(found, key=places.__getitem__)
+
+
+ONES: dict[Any, Any] = {}  # by kind of a root that is pending: the seed it is given if nobody says otherwise
 
 
 class Outcome:
     """What a sealed block is at a moment. It is replaced, in one step, when the state changes.
 
-    inputs: while it is pending, the tensors from outside.
-    owners: by slot of what is from outside and needs a gradient, its identity.
+    owners: the identities of what is from outside; None where nothing that is left leads there.
     order: the recorded calls that can go back, the last first.
-    kept: when it has run, by slot: what backward reads; None once actions have it.
-    values: by slot: results that were computed; gone when they are handed out.
+    inputs: while it is pending, the tensors from outside.
+    forward: how it ran, and kept: what backward reads (see Forward); None once actions have it.
+    results: values that were computed, places: where they are, by slot; gone when they are handed out.
     errors: by slot of a result that could not be computed, why.
     """
 
-    __slots__ = ("errors", "inputs", "kept", "order", "owners", "state", "values")
+    __slots__ = ("errors", "forward", "inputs", "kept", "order", "owners", "places", "results", "state")
 
-    def __init__(self, state: str, owners: dict[int, TensorId], order: tuple[int, ...]) -> None:
-        self.state, self.owners, self.order = state, owners, order
-        self.inputs: Sequence[Tensor] = ()
-        self.kept: dict[int, Any] | None = None
-        self.values: dict[int, Any] = {}
+    def __init__(self, state: str, owners: list[Any], order: tuple[int, ...], inputs: Sequence[Tensor] = ()) -> None:
+        self.state, self.owners, self.order, self.inputs = state, owners, order, inputs
+        self.forward: Forward | None = None
+        self.kept: list[Any] | None = None
+        self.results: list[Any] = []
+        self.places: dict[int, int] = {}
         self.errors: dict[int, Exception] = {}
 
 
@@ -241,14 +343,9 @@ class Sealed:
 
     def __init__(self, calls: tuple[tuple[Any, ...], ...], inputs: Sequence[Tensor]) -> None:
         self.calls = calls
-        key: list[Any] = []
-        for call in calls:
-            key += call[0]
-        self.layout: Layout = layout_of(tuple(key))
+        self.layout: Layout = layout_of(tuple([call[0] for call in calls]))
         inputs = inputs[: self.layout.n_inputs]
-        owners = {slot: inputs[~slot]._id for slot in self.layout.owners}
-        self.now = Outcome(PENDING, owners, self.layout.order)  # type: ignore[arg-type]
-        self.now.inputs = inputs
+        self.now = Outcome(PENDING, [tensor._id for tensor in inputs], self.layout.order, inputs)
         self.actions: list[Any] | None = None
         self.named: list[Any] = []
         self._slots: dict[int, int] | None = None
@@ -258,8 +355,16 @@ class Sealed:
     def led(self) -> tuple[int, ...]:
         """The slots of what is from outside and was made by an action."""
         if self._led is None:
-            self._led = tuple([slot for slot, owner in self.now.owners.items() if owner._producer is not None])
+            owners = self.now.owners
+            self._led = tuple(
+                [s for s in self.layout.owners if (o := owners[~s]) is not None and o._producer is not None]
+            )
         return self._led
+
+    def owners(self) -> dict[int, int]:
+        """By slot of what is from outside and needs a gradient: the number of its identity."""
+        owners = self.now.owners
+        return {slot: owner.number for slot in self.layout.owners if (owner := owners[~slot]) is not None}
 
     @property
     def state(self) -> str:
@@ -270,7 +375,7 @@ class Sealed:
         """By number of an identity, of a result or of what is from outside and needs a gradient: its slot."""
         found = self._slots
         if found is None:
-            found = {owner.number: slot for slot, owner in self.now.owners.items()}
+            found = {number: slot for slot, number in self.owners().items()}
             for index, call in enumerate(self.calls):
                 if type(call[1]) is int:
                     found[call[1]] = index
@@ -289,7 +394,7 @@ class Sealed:
         """The numbers of the identities in these slots."""
         calls, owners = self.calls, self.now.owners
         if max(slots, default=0) < len(calls):  # first results only, and what is from outside
-            found = [owners[slot].number if slot < 0 else calls[slot][1] for slot in slots]
+            found = [owners[~slot].number if slot < 0 else calls[slot][1] for slot in slots]
             if all([type(number) is int for number in found]):
                 return found
         numbers = {slot: number for number, slot in self.slots.items()}
@@ -319,9 +424,9 @@ class Sealed:
         """Add the numbers of what recorded calls make of tensors whose numbers are there."""
         here = {slot for number, slot in self.slots.items() if number in reached}
         for index in reversed(self.layout.order):
-            step = self.layout.steps[index]
-            if not here.isdisjoint(step.ids):
-                here.update(step.outputs)
+            call = self.layout.calls[index]
+            if not here.isdisjoint(call.ids):
+                here.update(call.outputs)
                 reached.update(self.numbers(index))
 
     # -- running ---------------------------------------------------------------------------------------
@@ -335,25 +440,28 @@ class Sealed:
             if now.state is not PENDING:
                 return
             held = self.held()
-            reach = self.layout.reach(tuple(held))
+            reach = self.layout.reach(tuple(held)) if block.weak else None
             live: dict[int, OpAction] = {}
-            apart = self.actions is not None or (block.weak and not reach.alone)  # each action keeps its own part
+            apart = self.actions is not None or (
+                reach is not None and not reach.alone
+            )  # each action keeps its own part
             if apart:
                 live = {action.index: action for action in self.write(block)}
                 order = tuple(sorted(live, reverse=True))
             else:
-                order = reach.order if block.weak else self.layout.order
-            forward = reach.to_run(order)
-            env, errors = self._computed(block, [tensor._value for tensor in now.inputs], forward)
+                order = self.layout.order if reach is None else reach.order
+            forward = forward_of(self.layout, tuple(held), order)
+            inputs = [tensor._value for tensor in now.inputs]
+            results, errors = self._computed(block, inputs, forward)
             owners = now.owners
             if apart:  # what an identity leads to stays with the actions
                 self._led = self.led
-                owners = {slot: TensorId(owner.number) for slot, owner in owners.items()}
-            elif block.weak and len(reach.owners) < len(owners):
-                owners = {slot: owner for slot, owner in owners.items() if slot in reach.owners}
+                owners = [TensorId(id) if type(id) is int else TensorId(id.number) for id in owners]
+            elif reach is not None and len(reach.owners) < len(self.layout.owners):
+                owners = [owner if ~place in reach.owners else None for place, owner in enumerate(owners)]
             ran = Outcome(RAN, owners, order)
-            ran.kept = env if errors else {slot: env[slot] for slot in forward.kept}
-            ran.values, ran.errors = env, errors
+            ran.forward, ran.kept = forward, forward.to_keep(results, inputs)
+            ran.places, ran.results, ran.errors = forward.places, results, errors
             self.now = now = ran if self.now is now else self.now
             if now is ran:
                 for index, action in live.items():
@@ -362,43 +470,101 @@ class Sealed:
                     ran.kept = None
                 self.hand_out(block, held, ran)
 
-    def _computed(
-        self, block: Block, values: list[Any], forward: Forward
-    ) -> tuple[dict[int, Any], dict[int, Exception]]:
-        """An environment (slot -> value), and the errors of what could not be computed."""
+    def _computed(self, block: Block, inputs: list[Any], forward: Forward) -> tuple[list[Any], dict[int, Exception]]:
+        """The results, and the errors of those that could not be computed."""
         with block.running():
             try:
-                env, errors = forward.run(values, block.setting), {}
+                return forward.run(inputs), {}
             except Exception:  # one by one, so that the one that fails is named, and is the only one
-                env, errors = self.layout.run_apart(values, forward.wanted, self._line)
-        for place, value in enumerate(values):
-            env[~place] = value
-        return env, errors
+                env, errors = run_each(forward.calls, inputs, self._line)
+                return [env.get(slot) for slot in forward.results], errors
 
     def _line(self, index: int) -> str:
         where = self.calls[index][3]
         return where.line if isinstance(where, Place) else line_of(where)
 
-    def consume(self, block: Block, held: dict[int, Tensor], env: dict[int, Any]) -> None:
-        """Its forward and its backward ran as one program: hand out the values; nothing has to be kept."""
-        self.use_up(env)
-        self.hand_out(block, held, self.now)
+    def backward(self, sums: dict[int, Any], asked: Request) -> tuple[Backward, list[int]]:
+        """What going back is here, and whose gradients are there already."""
+        layout, wanted = self.layout, asked.wanted
+        if len(sums) == 1 and wanted is None:
+            (number,) = sums
+            slot = self.slot_of(number)
+            there, present = ([], ()) if slot is None else ([number], (slot,))
+        else:
+            places = self.slots
+            there = _in_both(places, sums)
+            present = tuple([places[number] for number in there])
+        targets = leading = None
+        if wanted is not None:
+            targets = _in_order([places[number] for number in _in_both(places, wanted)])
+            leading = self.led if asked.only_ops else None
+        ones = tuple([slot >= 0 and sums[n] is ONES.get(layout.kinds[slot]) for slot, n in zip(present, there)])
+        return backward_of(layout, present, ones, targets, leading), there
 
-    def use_up(self, values: dict[int, Any]) -> None:
-        """A backward has read what was kept, for the last time."""
+    def go_back(self, block: Block, backward: Backward, cts: list[Any], *, alone: bool) -> list[Any] | None:
+        """The gradients of the backward's outputs, by one program or two; None if it is to go action by action."""
+        if self.now.state is PENDING:
+            held = self.held()
+            both = backward.both(tuple(held))
+            order = self.layout.reach(tuple(held)).order if block.weak else self.layout.order
+            instead = (forward_of(self.layout, tuple(held), order).together, backward.together)
+            if both.together.pays(instead):
+                results, gradients = both.run([tensor._value for tensor in self.now.inputs], cts)
+                self.consume(block, held, both.places, results)
+                return gradients
+            self.run(block)
+        if not backward.together.pays():
+            return None
+        values = self._read_by(backward)
+        if values is None:
+            return None
+        gradients = backward.run(values, cts)
+        if alone:
+            self.use_up()
+        return gradients
+
+    def _read_by(self, backward: Backward) -> list[Any] | None:
+        """What a backward reads; None if some of it is not there: the actions say why."""
+        now = self.now
+        if now.kept is not None and now.forward is not None and not now.errors:
+            return backward.read_from(now.forward, now.kept)
+        there = {action.index: action for action in self.written()}
+        env: dict[int, Any] = {}
+        for index in backward.reverse:
+            values = self.kept_by(index, now) if now.kept is not None else index in there and there[index]._kept
+            if not isinstance(values, tuple):
+                return None
+            env.update(zip(self.layout.calls[index].kept, values, strict=True))
+        return [env[slot] for slot in backward.read]
+
+    def consume(self, block: Block, held: dict[int, Tensor], places: dict[int, int], results: list[Any]) -> None:
+        """Its forward and its backward ran as one program: hand out the values; nothing has to be kept."""
         used = Outcome(CONSUMED, self.now.owners, self.now.order)
-        left = self.now.values  # what an interrupt kept from being handed out
-        used.values, used.errors = {**left, **values} if left else values, self.now.errors
+        used.places, used.results = places, results
         self.now = used
+        if self.actions is not None:
+            self._release()
+        self.hand_out(block, held, used)
+
+    def use_up(self) -> None:
+        """A backward has read what was kept, for the last time."""
+        now = self.now
+        used = Outcome(CONSUMED, now.owners, now.order)
+        used.places, used.results, used.errors = now.places, now.results, now.errors  # what was not handed out yet
+        self.now = used
+        self._release()
+
+    def _release(self) -> None:
         for action in self.written():
             action.release()
 
     def hand_out(self, block: Block, held: dict[int, Tensor], now: Outcome) -> None:
         """Give results their values. Who does not get it here, because of an interrupt, asks for it."""
+        results, places = now.results, now.places
         for slot, tensor in held.items():
             if slot not in now.errors:
-                self.hand_to(block, tensor, now.values[slot])
-        now.values = {}
+                self.hand_to(block, tensor, results[places[slot]])
+        now.places, now.results = {}, []  # in this order: see Block.settle
         block.leave()
 
     def hand_to(self, block: Block, tensor: Tensor, value: Any) -> None:
@@ -440,18 +606,18 @@ class Sealed:
         identities: dict[int, TensorId] = {}
         actions: list[OpAction] = []
         for index in reversed(order):
-            step, (_, _, _, where, others) = self.layout.steps[index], self.calls[index]
-            plan, numbers = step.plan, self.numbers(index)
+            call, (_, _, _, where, others) = self.layout.calls[index], self.calls[index]
+            plan, numbers = call.plan, self.numbers(index)
             given = iter(others or ())
             inputs = [
-                (now.owners[slot] if slot < 0 else identities[slot]) if needs else TensorId(next(given))
-                for slot, needs in zip(step.slots, plan.wrt, strict=True)
+                (now.owners[~slot] if slot < 0 else identities[slot]) if needs else TensorId(next(given))
+                for slot, needs in zip(call.slots, plan.wrt, strict=True)
             ]
             action = OpAction(plan, inputs, numbers, None, where, block.epoch)
             action.index = index
             if now.state is not CONSUMED:
                 action.block = block
-            for slot, number, kind in zip(step.outputs, numbers, plan.out_kinds, strict=True):
+            for slot, number, kind in zip(call.outputs, numbers, plan.out_kinds, strict=True):
                 identities[slot] = TensorId(number, action if kind.requires_grad else None)
             actions.append(action)
         return actions
@@ -486,16 +652,8 @@ class Sealed:
 
     def kept_by(self, index: int, now: Outcome) -> Any:
         """What the backward of a call reads; None if that is not here."""
-        if now.kept is None:
+        if now.kept is None or now.forward is None:
             return None
-        slots = self.layout.steps[index].kept
+        slots, read, kept = self.layout.calls[index].kept, now.forward.read, now.kept
         failed = now.errors and next((now.errors[slot] for slot in slots if slot in now.errors), None)
-        return Failed(failed) if failed else tuple([now.kept[slot] for slot in slots])
-
-    def kept_of(self, indices: Sequence[int]) -> dict[int, Any]:
-        """By recorded call: what its backward reads, if it has run."""
-        now = self.now
-        if now.kept is not None:
-            return {index: self.kept_by(index, now) for index in indices}
-        there = {action.index: action for action in self.written()}
-        return {index: there[index]._kept for index in indices if index in there}
+        return Failed(failed) if failed else tuple([kept[read[slot]] for slot in slots])

@@ -17,7 +17,7 @@ from weakref import WeakSet, ref
 
 from tapejax import callers
 from tapejax.errors import CutGradientError
-from tapejax.tape import Pending, TensorId, current_scope
+from tapejax.tape import Composite, TensorId, current_scope
 from tapejax.where import line_of, user_line
 
 
@@ -229,7 +229,7 @@ def _of_exposed(taken: Taken) -> str:
 def _read(entries: Iterable[Any]) -> set[int]:
     read: set[int] = set()
     for entry in entries:
-        read.update(entry.reads() if isinstance(entry, Pending) else [id.number for id in entry.inputs or ()])
+        read.update(entry.reads() if isinstance(entry, Composite) else [id.number for id in entry.inputs or ()])
     return read
 
 

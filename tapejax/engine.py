@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tapejax import cuts, higher_order, hot
-from tapejax.block import Block
+from tapejax import cuts, higher_order
+from tapejax.block import ONES
 from tapejax.errors import (
     ArgumentError,
     BackwardError,
@@ -22,7 +22,7 @@ from tapejax.errors import (
 from tapejax.gradients import Gradients
 from tapejax.modes import enable_grad
 from tapejax.plan import OpAction, x64_for
-from tapejax.tape import Pending, Tape, TapeAction, current_tape, written
+from tapejax.tape import Composite, Request, Tape, TapeAction, current_tape, written
 from tapejax.tensor import Tensor, make
 from tapejax.where import user_line
 
@@ -63,7 +63,8 @@ def backward(
     leaves = None if wrt is None else _leaves(wrt)
     cut = look_for_cuts(root, leaves, tape) if cuts.log.last > tape.epoch.start else {}
     if leaves is not None and seed is None and type(root) is Tensor and not (retain_tape or create_graph):
-        found = hot.step(root, leaves, tape)
+        made_by = root._value
+        found = made_by.step(root, leaves, tape) if isinstance(made_by, Composite) else None
         if found is not None:
             return found
     starts = start(root, seed, tape)
@@ -94,46 +95,71 @@ def run(
     alone: bool = True,
     step: Callable[[TapeAction, Gradients], None] | None = None,
 ) -> None:
-    """Run the entries of a log from the last to the first. Each is let go as soon as it is done.
+    """Run actions from the last to the first. Each is let go as soon as it is done.
 
-    entries: actions, and blocks of deferred calls, which go back as one program where their structure is known.
+    One that is made of others goes back as a whole if it can; if not, these take its place.
     wanted: run only the actions that lead from these identities, and keep no other gradient.
-    alone: nobody else holds the entries.
+    alone: nobody else holds the actions.
     step: what to do with an action, if not its own `backward` (see higher_order.py).
     """
-    reached: set[int] | None = None
-    only_ops = wanted is None or all([type(entry) in _OPS for entry in entries])
-    sums = grads._sums
-    together = step is None and type(grads) is Gradients  # a cursor's own kind wants to see every insert
+    only = Only(wanted, entries)
+    asked = Request(wanted, alone=alone, only_ops=only.ops)
+    one_by_one = step is not None or type(grads) is not Gradients  # a cursor's own kind wants to see every insert
     while entries:
         entry = entries[-1]
-        if together and type(entry) is Block and hot.go_back(entry, sums, wanted, alone=alone, only_ops=only_ops):
-            entries.pop()
-            continue
-        if wanted is not None and reached is None:
-            reached = reach(wanted, entries)
-        if isinstance(entry, Pending):
-            entries[-1:] = entry.write()
+        if isinstance(entry, Composite):
+            gone = not one_by_one and entry.go_back(grads, asked)
+            entries[-1:] = () if gone else only.before(entry.write)
             continue
         try:
-            if reached is None or leads(entry, reached):
+            if only.leads(entry):
                 pull(entry, grads, step)
         except ReplayError as error:  # it names the action and the reason already
-            left = written(entries)
-            error.gradients, error.actions, error.index, error.failed = grads, left, len(left) - 1, entry
+            hand_over(error, entry, written(entries), grads)
             raise
         except Exception as cause:
             raise failure(entry, written(entries), grads, cause) from cause
         entries.pop()
         if alone and step is None and isinstance(entry, TapeAction):
             entry.release()  # the root, which somebody may hold, leads to it still
-        if wanted is not None:
-            for id in entry.outputs or ():
-                if id.number not in wanted and id not in (entry.inputs or ()):
-                    sums.pop(id.number, None)
-    if wanted is not None:
-        for number in [number for number in sums if number not in wanted]:
-            del sums[number]
+        only.drop_after(entry, grads)
+    only.drop_rest(grads)
+
+
+class Only:
+    """What `wrt` asks for: to run nothing that does not lead from it, and to keep nothing else. None: everything."""
+
+    __slots__ = ("entries", "ops", "reached", "wanted")
+
+    def __init__(self, wanted: set[int] | None, entries: list[Any]) -> None:
+        self.wanted, self.entries = wanted, entries
+        self.ops = wanted is None or all([isinstance(e, Composite) or type(e) is OpAction for e in entries])
+        self.reached: set[int] | None = None
+
+    def before(self, write: Callable[[], list[Any]]) -> list[Any]:
+        """Look at what leads where while it is quickly told: before actions are written."""
+        self._look()
+        return write()
+
+    def _look(self) -> None:
+        if self.reached is None and self.wanted is not None:
+            self.reached = reach(self.wanted, self.entries)
+
+    def leads(self, action: TapeAction) -> bool:
+        self._look()
+        return self.reached is None or leads(action, self.reached)
+
+    def drop_after(self, action: TapeAction, grads: Gradients) -> None:
+        """Once an action has gone back, nobody reads the gradients of its outputs again."""
+        if self.wanted is not None:
+            for id in action.outputs or ():
+                if id.number not in self.wanted and id not in (action.inputs or ()):
+                    grads._sums.pop(id.number, None)
+
+    def drop_rest(self, grads: Gradients) -> None:
+        if self.wanted is not None:
+            for number in [number for number in grads._sums if number not in self.wanted]:
+                del grads._sums[number]
 
 
 def pull(action: TapeAction, grads: Gradients, step: Callable[[TapeAction, Gradients], None] | None = None) -> None:
@@ -149,7 +175,7 @@ def reach(wanted: set[int], entries: Sequence[Any]) -> set[int]:
     """The numbers of all that was computed from the wanted identities, and these."""
     reached = set(wanted)
     for entry in entries:
-        if isinstance(entry, Pending):
+        if isinstance(entry, Composite):
             entry.spread(reached)
         elif entry.inputs is not None and entry.outputs is not None and leads(entry, reached):
             reached.update([id.number for id in entry.outputs])
@@ -171,8 +197,13 @@ def failure(action: TapeAction, actions: list[TapeAction], grads: Gradients, cau
         action=repr(action),
         fix="the cause is chained below; error.gradients and error.actions hold what was done and what was left",
     )
-    error.gradients, error.actions, error.index, error.failed = grads, list(actions), index, action
+    hand_over(error, action, actions, grads)
     return error
+
+
+def hand_over(error: Any, action: TapeAction, actions: list[TapeAction], grads: Gradients) -> None:
+    """An error in backward has everything with it: what was done, and what was left."""
+    error.gradients, error.actions, error.index, error.failed = grads, list(actions), len(actions) - 1, action
 
 
 def look_for_cuts(root: Any, leaves: Sequence[Tensor] | None, tape: Tape) -> dict[int, str]:
@@ -259,7 +290,6 @@ def _leaves(wrt: Any) -> Sequence[Tensor]:
     return leaves
 
 
-_OPS = (OpAction, Block)
 _TENSOR = frozenset([Tensor])
 
 
@@ -293,13 +323,13 @@ def ones_like(root: Tensor) -> Any:
     if isinstance(value, jax.core.Tracer):
         return jnp.ones_like(value)
     # The sharding of a value that is yet to be computed will be seen to by the program that does it.
-    pending = isinstance(value, Pending)
+    pending = isinstance(value, Composite)
     key = root._kind if pending else (root._kind, root.value.sharding)
-    found = hot.ONES.get(key)
+    found = ONES.get(key)
     if found is None:
-        if len(hot.ONES) >= 128:
-            hot.ONES.clear()
+        if len(ONES) >= 128:
+            ONES.clear()
         with jax.ensure_compile_time_eval(), x64_for(root.dtype):
             found = jnp.ones(root.shape, root.dtype)
-            found = hot.ONES[key] = found if pending else jax.device_put(found, root.value.sharding)
+            found = ONES[key] = found if pending else jax.device_put(found, root.value.sharding)
     return found

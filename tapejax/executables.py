@@ -8,8 +8,9 @@ compiled over and over.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 from weakref import ref
 
@@ -17,6 +18,7 @@ import jax
 
 from tapejax import compat
 
+next_use: Callable[[], int] = itertools.count(1).__next__
 PROGRAM_BYTES = 1_600_000
 START_BYTES = 128 << 20
 
@@ -24,21 +26,33 @@ START_BYTES = 128 << 20
 class Executable:
     """A function of arrays, jitted when it is called first. What was compiled may be let go at any time."""
 
-    __slots__ = ("__weakref__", "_dropped", "_function", "_jitted", "_name")
+    __slots__ = ("__weakref__", "_dropped", "_function", "_jitted", "_name", "last_use", "seconds")
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._function, self._name = function, name
         self._jitted: Any = None
         self._dropped = False
+        self.last_use = 0
+        self.seconds = 0.0  # what its first calls took: to trace, to compile, to start
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._jitted is not None
 
     def __call__(self, *args: Any) -> Any:
         jitted = self._jitted
         if jitted is None:
-            jitted = self._jitted = self._new()
-            shelf.add(self, again=self._dropped)
-        else:
-            shelf.used(self)
+            return self._first(args)
+        self.last_use = next_use()
         return jitted(*args)
+
+    def _first(self, args: Sequence[Any]) -> Any:
+        jitted, begin = self._new(), perf_counter()
+        results = jitted(*args)
+        self.seconds += perf_counter() - begin
+        self._jitted = jitted
+        shelf.add(self, again=self._dropped)
+        return results
 
     def _new(self) -> Any:
         # A function of its own each time: jax keeps what it compiled for as long as the function lives.
@@ -53,42 +67,41 @@ class Executable:
 
 
 class Shelf:
-    """The executables that are compiled, the one used last at the end."""
+    """The executables that are compiled."""
 
     def __init__(self) -> None:
         self.limit = START_BYTES
-        self._order: OrderedDict[int, Any] = OrderedDict()  # by id(): a weak reference
+        self._all: dict[int, Any] = {}  # by id(): a weak reference
 
     def add(self, one: Executable, *, again: bool) -> None:
         if again:
             self.limit += PROGRAM_BYTES
         key = id(one)
-        self._order[key] = ref(one, lambda _: self._order.pop(key, None))
-        while self.bytes > self.limit:
-            try:
-                _, oldest = self._order.popitem(last=False)
-            except KeyError:  # another thread did it
-                return
-            found = oldest()
-            if found is not None:
-                found.drop()
+        self._all[key] = ref(one, lambda _: self._all.pop(key, None))
+        one.last_use = next_use()
+        if self.bytes > self.limit:
+            self._let_go(self.bytes - self.limit)
 
-    def used(self, one: Executable) -> None:
-        try:
-            self._order.move_to_end(id(one))
-        except KeyError:  # another thread has just let it go
-            return
+    def _let_go(self, bytes: int) -> None:
+        """Of those not used for longest, as many as hold this much."""
+        oldest = sorted(self._there(), key=lambda one: one.last_use)
+        for one in oldest[: -(-bytes // PROGRAM_BYTES)]:
+            self._all.pop(id(one), None)
+            one.drop()
+
+    def _there(self) -> list[Executable]:
+        return [one for reference in list(self._all.values()) if (one := reference()) is not None]
 
     @property
     def bytes(self) -> int:
         """What the compiled programs hold, by estimate."""
-        return len(self._order) * PROGRAM_BYTES
+        return len(self._all) * PROGRAM_BYTES
 
     def clear(self) -> None:
-        for one in [found for reference in list(self._order.values()) if (found := reference()) is not None]:
+        for one in self._there():
             one.drop()
             one._dropped = False  # it was asked for: no reason to hold more
-        self._order.clear()
+        self._all.clear()
         self.limit = START_BYTES
 
 

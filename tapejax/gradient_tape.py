@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tapejax.accumulation import added
 from tapejax.errors import (
     ArgumentError,
     ConcreteValueError,
@@ -41,7 +42,6 @@ from tapejax.tensor import Tracer
 from tapejax.where import user_frame, user_line
 
 _CONSTANT = -1  # the slot of an operand that gets no gradient
-_add = jax.jit(lambda x, y: x + y.astype(x.dtype))
 _is_finite = jax.jit(lambda x: jnp.all(jnp.isfinite(x)))
 
 
@@ -454,9 +454,9 @@ def _sum(buffer: Any, gradient: Any) -> Any:
                 at=user_line(),
                 fix="give a list of jax arrays, which are replaced in it",
             )
-        return buffer + np.asarray(gradient).astype(buffer.dtype)
+        return added(buffer, np.asarray(gradient).astype(buffer.dtype))
     with x64_for(buffer.dtype):
-        return _add(buffer, gradient)
+        return added(buffer, gradient.astype(buffer.dtype))
 
 
 class _Finite:

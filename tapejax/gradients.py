@@ -7,15 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from tapejax import compat
+from tapejax.accumulation import added
 from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
 from tapejax.tape import TensorId
 from tapejax.tensor import Tensor
 from tapejax.where import user_line
-
-_add = jax.jit(lax.add, inline=compat.INLINE)  # within a larger program an equation of that, not a call
 
 
 class Gradients:
@@ -69,10 +66,7 @@ class Gradients:
                 action=f"insert(TensorId({number}), ...)",
                 fix="the gradients of one tensor have its own shape and dtype; sum over broadcast axes, convert the dtype",
             )
-        if isinstance(before, Tensor) or isinstance(gradient, Tensor):
-            self._sums[number] = before + gradient
-        else:
-            self._sums[number] = _add(before, gradient)
+        self._sums[number] = added(before, gradient)
 
     def __getitem__(self, key: Tensor | TensorId) -> Any:
         found = self._sums.get(key._number if type(key) is Tensor else _number(key))

@@ -1,6 +1,6 @@
-"""What is known of a structure of deferred calls: opened up once, with its compiled programs.
+"""What is known of a structure of deferred calls: opened up once, with its programs.
 
-A structure is the key of a block: for each call its plan, then the slots of its operands. Results of the
+A structure is the key of a block: for each call a tuple of its plan and the slots of its operands. Results of the
 block are numbered by call (`result_slot`), values from outside count down from -1. Where two blocks have
 equal keys, the same program fits both.
 """
@@ -11,13 +11,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tapejax.executables import Executable
 from tapejax.plan import Plan
 
 MAX_LAYOUTS = 512
 MAX_PROGRAMS = 64  # of one layout
 MAX_CHOICES = 4  # programs that differ only in which results they return; after that, one that returns all
-PATIENCE_WITH_ONE = 16  # how often one call alone comes before it is compiled with its backward: little is gained by it
 _CALLS = 1 << 12  # more than a block holds
 
 
@@ -26,49 +24,26 @@ def result_slot(call: int, position: int) -> int:
     return call + position * _CALLS
 
 
-class Step:
+class Call:
     """One call of a structure.
 
     slots: of its operands; ids: of those that need a gradient; results: of what it makes, extras last;
-    kept: of what its backward reads.
+    outputs: the results without the extras; kept: of what its backward reads.
     """
 
-    __slots__ = ("ids", "kept", "plan", "results", "slots")
+    __slots__ = ("ids", "kept", "outputs", "plan", "results", "slots")
 
     def __init__(self, index: int, plan: Plan, slots: tuple[int, ...]):
         self.plan, self.slots = plan, slots
         self.results = range(index, index + plan.n_results * _CALLS, _CALLS)
+        self.outputs = self.results[: plan.n_out]
         self.ids = plan.pick_wrt(slots) if plan.records else ()
         self.kept = plan.keep((*slots, *self.results)) if plan.records else ()
-
-    @property
-    def outputs(self) -> range:
-        """The slots of its results without the extras."""
-        return self.results[: self.plan.n_out]
 
     def forward(self, env: dict[int, Any]) -> None:
         """Run it on an environment (slot -> value)."""
         results = self.plan.forward(*[env[slot] for slot in self.slots])
         env.update(zip(self.results, (results,) if self.plan.single else results, strict=True))
-
-
-class Programs:
-    """Programs that are built when they have been asked for a few times; bounded."""
-
-    def __init__(self, patience: int) -> None:
-        self.patience = patience
-        self.entries: OrderedDict[Any, Any] = OrderedDict()  # a program, or how often it was asked for
-
-    def get(self, key: Any, build: Callable[[], Any]) -> Any:
-        """What was built for the key, or None the first times it is seen.
-
-        No lock: if two threads build at once, one of the two is kept. Nothing is compiled here.
-        """
-        found = self.entries.get(key, 0)
-        if type(found) is int:
-            found = self.entries[key] = build() if found >= self.patience else found + 1
-            trim(self.entries, MAX_PROGRAMS)
-        return None if type(found) is int else found
 
 
 def trim(table: OrderedDict[Any, Any], size: int) -> None:
@@ -81,22 +56,27 @@ def trim(table: OrderedDict[Any, Any], size: int) -> None:
 
 
 class Layout:
-    """A structure of calls, opened up, and its compiled programs."""
+    """A structure of calls, opened up.
+
+    owners: the slots of what is from outside and needs a gradient; order: the recorded calls, the last first;
+    kinds: by slot of a result (extras have none); is_plain: every call makes one result.
+    forwards, backwards, steps: its programs: see fused.py.
+    """
 
     def __init__(self, key: tuple[Any, ...]) -> None:
-        self.steps = _opened(key)
-        self.n_inputs = -min((slot for step in self.steps for slot in step.slots if slot < 0), default=0)
-        self.owners = tuple(sorted({slot for step in self.steps for slot in step.ids if slot < 0}, reverse=True))
-        self.order = tuple(index for index, step in reversed([*enumerate(self.steps)]) if step.plan.records)
+        self.calls = [Call(index, plan, tuple(slots)) for index, (plan, *slots) in enumerate(key)]
+        self.n_inputs = -min((slot for call in self.calls for slot in call.slots if slot < 0), default=0)
+        self.owners = tuple(sorted({slot for call in self.calls for slot in call.ids if slot < 0}, reverse=True))
+        self.order = tuple(index for index, call in reversed([*enumerate(self.calls)]) if call.plan.records)
         self.kinds = {
-            slot: kind for step in self.steps for slot, kind in zip(step.outputs, step.plan.out_kinds, strict=True)
-        }  # by result; extras have none
-        self.is_plain = all(step.plan.n_out == 1 for step in self.steps)
-        self.reaches: dict[tuple[int, ...], Reach] = {}
-        self.courses: dict[Any, Any] = {}  # of `hot.step`
-        self.patience = 1 if len(self.steps) > 1 else PATIENCE_WITH_ONE
-        self.backwards = Programs(self.patience)
+            slot: kind for call in self.calls for slot, kind in zip(call.outputs, call.plan.out_kinds, strict=True)
+        }
+        self.is_plain = all(call.plan.n_out == 1 for call in self.calls)
         self.choices: set[tuple[int, ...]] = set()
+        self.reaches: dict[tuple[int, ...], Reach] = {}
+        self.forwards: OrderedDict[Any, Any] = OrderedDict()
+        self.backwards: OrderedDict[Any, Any] = OrderedDict()
+        self.steps: OrderedDict[Any, Any] = OrderedDict()
 
     def choose(self, held: tuple[int, ...]) -> tuple[int, ...]:
         """Which results a program returns if these are held: just these, or all when there were many choices.
@@ -110,38 +90,14 @@ class Layout:
             return held
         return tuple(self.kinds)
 
-    def run(self, inputs: Sequence[Any], wanted: Iterable[int]) -> dict[int, Any]:
-        """The environment after the steps that lead to the wanted slots."""
-        env = _environment(inputs)
-        for step in self.leading_to(wanted):
-            step.forward(env)
-        return env
-
-    def run_apart(
-        self, inputs: Sequence[Any], wanted: Iterable[int], lines: Callable[[int], str]
-    ) -> tuple[dict[int, Any], dict[int, Exception]]:
-        """`run`, in which one call that fails does not keep the others from their values: (environment, errors by slot)."""
-        env, errors = _environment(inputs), {}
-        for step in self.leading_to(wanted):
-            failed = next((errors[slot] for slot in step.slots if slot in errors), None)
-            if failed is None:
-                try:
-                    step.forward(env)
-                    continue
-                except Exception as error:
-                    error.add_note(f"  at      {lines(step.results[0])}\n  action  {step.plan!r}, when it ran")
-                    failed = error
-            errors.update(dict.fromkeys(step.results, failed))
-        return env, errors
-
-    def leading_to(self, wanted: Iterable[int]) -> list[Step]:
-        """The steps on which these slots depend, in order."""
+    def leading_to(self, wanted: Iterable[int]) -> list[Call]:
+        """The calls on which these slots depend, in order."""
         wanted = set(wanted)
         needed = []
-        for step in reversed(self.steps):
-            if not wanted.isdisjoint(step.results):
-                wanted.update(step.slots)
-                needed.append(step)
+        for call in reversed(self.calls):
+            if not wanted.isdisjoint(call.results):
+                wanted.update(call.slots)
+                needed.append(call)
         return needed[::-1]
 
     def reach(self, held: tuple[int, ...]) -> Reach:
@@ -154,15 +110,30 @@ class Layout:
         return found
 
 
-def _opened(key: tuple[Any, ...]) -> list[Step]:
-    steps, rest = [], iter(key)
-    for index, plan in enumerate(rest):
-        steps.append(Step(index, plan, tuple([next(rest) for _ in range(plan.n_in)])))
-    return steps
+def run_all(calls: Sequence[Call], inputs: Sequence[Any]) -> dict[int, Any]:
+    """The environment (slot -> value) after these calls."""
+    env = {~position: value for position, value in enumerate(inputs)}
+    for call in calls:
+        call.forward(env)
+    return env
 
 
-def _environment(inputs: Sequence[Any]) -> dict[int, Any]:
-    return {~position: value for position, value in enumerate(inputs)}
+def run_each(
+    calls: Sequence[Call], inputs: Sequence[Any], lines: Callable[[int], str]
+) -> tuple[dict[int, Any], dict[int, Exception]]:
+    """`run_all`, in which one call that fails does not keep the others from their values: (environment, errors by slot)."""
+    env, errors = run_all((), inputs), {}
+    for call in calls:
+        failed = next((errors[slot] for slot in call.slots if slot in errors), None)
+        if failed is None:
+            try:
+                call.forward(env)
+                continue
+            except Exception as error:
+                error.add_note(f"  at      {lines(call.results[0])}\n  action  {call.plan!r}, when it ran")
+                failed = error
+        errors.update(dict.fromkeys(call.results, failed))
+    return env, errors
 
 
 class Reach:
@@ -172,58 +143,18 @@ class Reach:
     no more than one of the results needs a gradient, so that all of it goes when that one does.
     """
 
-    __slots__ = ("_to_run", "alone", "held", "layout", "order", "owners")
+    __slots__ = ("alone", "order", "owners")
 
     def __init__(self, layout: Layout, held: tuple[int, ...]) -> None:
-        self.layout, self.held = layout, held
         needed, order = set(held), []
         for index in layout.order:
-            step = layout.steps[index]
-            if any(slot in needed and layout.kinds[slot].requires_grad for slot in step.outputs):
+            call = layout.calls[index]
+            if any(slot in needed and layout.kinds[slot].requires_grad for slot in call.outputs):
                 order.append(index)
-                needed.update(step.ids)
+                needed.update(call.ids)
         self.order = tuple(order)
-        self.owners = frozenset(slot for index in order for slot in layout.steps[index].ids if slot < 0)
+        self.owners = frozenset(slot for index in order for slot in layout.calls[index].ids if slot < 0)
         self.alone = sum(layout.kinds[slot].requires_grad for slot in held) <= 1
-        self._to_run: dict[tuple[int, ...], Forward] = {}
-
-    def to_run(self, order: tuple[int, ...]) -> Forward:
-        """What to run, if these calls are to go back."""
-        found = self._to_run.get(order)
-        if found is None:
-            found = self._to_run[order] = Forward(self.layout, self.held, order)
-        return found
-
-
-class Forward:
-    """A structure's forward, for given results that are held and given calls that are to go back.
-
-    kept: the slots of what backward reads; wanted: the results to compute, those that are held and those of `kept`.
-    """
-
-    __slots__ = ("kept", "layout", "programs", "wanted")
-
-    def __init__(self, layout: Layout, held: tuple[int, ...], order: tuple[int, ...]) -> None:
-        self.layout = layout
-        self.kept = tuple(dict.fromkeys(slot for index in order for slot in layout.steps[index].kept))
-        wanted = {slot for slot in self.kept if slot >= 0}.union(layout.choose(held))
-        self.wanted = tuple(sorted(wanted))
-        self.programs = Programs(layout.patience)
-
-    def run(self, inputs: list[Any], setting: Any) -> dict[int, Any]:
-        """An environment (slot -> value) with the wanted results in it."""
-        if len(self.layout.steps) == 1:
-            return self.layout.run(inputs, self.wanted)
-        program = self.programs.get(setting, self._program)
-        values = self._replayed(inputs) if program is None else program(inputs)
-        return dict(zip(self.wanted, values, strict=True))
-
-    def _program(self) -> Executable:
-        return Executable(self._replayed, "forward")
-
-    def _replayed(self, inputs: list[Any]) -> list[Any]:
-        env = self.layout.run(inputs, self.wanted)
-        return [env[slot] for slot in self.wanted]
 
 
 layouts: OrderedDict[tuple[Any, ...], Layout] = OrderedDict()
@@ -233,8 +164,8 @@ def layout_of(key: tuple[Any, ...]) -> Layout:
     found = layouts.get(key)
     if found is None:
         found = layouts.setdefault(key, Layout(key))
-        for step in found.steps:
-            step.plan.layouts.add(key)
+        for call in found.calls:
+            call.plan.layouts.add(key)
         trim(layouts, MAX_LAYOUTS)
     return found
 

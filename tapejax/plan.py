@@ -15,6 +15,7 @@ from tapejax import compat
 from tapejax.errors import ConsumedTapeError, UnknownLengthError, explain
 from tapejax.executables import Executable
 from tapejax.packed import force
+from tapejax.policy import Part
 from tapejax.program import Program
 from tapejax.reverse import Options, Reversed, reverse
 from tapejax.stepwise import Place
@@ -37,7 +38,7 @@ class Plan:
 
     __slots__ = (
         "all_wrt", "backward", "bare", "draws", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
-        "keeps_all_inputs", "layouts", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
+        "keeps_all_inputs", "layouts", "n_bytes", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
         "settings", "shown", "single", "special", "steps_cache", "stepwise", "structure", "variants", "waits", "wrt", "x64",
     )  # fmt: skip
 
@@ -84,6 +85,7 @@ class Plan:
         )  # is not just noted
         self.bare = self.n_out == 1 and self.structure == _LEAF  # returns an array, not a tuple or dict of them
         self.forward = Jitted(self._run_forward, name, program)
+        self.n_bytes = sum([aval.size * getattr(aval.dtype, "itemsize", 8) for aval in program.out_avals])
 
     def _differentiate(self, program: Program) -> int:
         """Decide what to keep; the number of extras."""
@@ -108,7 +110,7 @@ class Plan:
         if n_extra:
             chosen += [i for i in range(self.n_in) if i not in reversed_.saves_in]
         self.keep = _picker(chosen)
-        self.backward = Jitted(self._run_backward, f"{self.name}_backward", program)
+        self.backward = Jitted(self._run_backward, f"{self.name}_backward", program, times=2)
         return n_extra
 
     def under(self, settings: compat.Settings, tensors: Sequence[Any]) -> Plan:
@@ -164,19 +166,22 @@ def _picker(positions: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     return itemgetter(*positions)
 
 
-class Jitted:
+class Jitted(Part):
     """A function of arrays that is jitted, but not while jax traces a larger program.
 
     There its equations go straight into that program, which is quicker than to trace them apart and
     then copy them. Only what is long, or has programs inside, is traced apart the second time it comes.
+
+    times: how many equations it has for each one of the program.
     """
 
-    __slots__ = ("apart", "compiled", "long", "run")
+    __slots__ = ("apart", "long", "run")
 
     LONG = 8  # equations; measured: from there on copying them is quicker than running the rules again
 
-    def __init__(self, run: Callable[..., Any], name: str, program: Program):
-        self.run, self.compiled = run, Executable(run, name)
+    def __init__(self, run: Callable[..., Any], name: str, program: Program, times: int = 1):
+        super().__init__(times * len(program.eqns), Executable(run, name))
+        self.run = run
         self.long = len(program.eqns) > self.LONG or any(compat.has_subjaxprs(eqn.params) for eqn in program.eqns)
         self.apart = False
 

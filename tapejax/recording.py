@@ -30,7 +30,7 @@ from tapejax.higher_order import Alias
 from tapejax.lift import as_tensor, is_data, is_tensor, lift, scalar
 from tapejax.plan import OpAction
 from tapejax.surface import functions
-from tapejax.tape import Pending, Scope, current_scope, next_number, restore, set_scope, written
+from tapejax.tape import Composite, Scope, current_scope, next_number, restore, set_scope, written
 from tapejax.tensor import Tensor, make
 from tapejax.where import user_line
 
@@ -135,7 +135,7 @@ def _stand_in(leaf: Any, outer: Scope) -> Tensor:
 def _reads_older(entries: list[Any], start: int) -> bool:
     """Whether an action reads a recorded tensor from before the call. Identities are numbered as they are made."""
     for action in entries:
-        if isinstance(action, Pending):
+        if isinstance(action, Composite):
             if any(number < start for number in action.reads()):
                 return True
             continue

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tapejax import compat, rules
+from tapejax.accumulation import accumulate
 from tapejax.errors import RefusedPrimitive, RuleSignatureError
 from tapejax.program import Eqn, Program, flatten
 from tapejax.rules.registry import Step
@@ -175,15 +176,9 @@ class Reversed:
         program, avals = self.program, self.avals
         sums: dict[int, Any] = {}
 
-        def add(slot: int, ct: Any) -> None:
-            if slot in sums:
-                with compat.mesh_context(avals[slot]):
-                    ct = lax.add(sums[slot], ct)
-            sums[slot] = ct
-
         for slot, ct in zip(program.outputs, cts, strict=True):
             if ct is not None and is_inexact(avals[slot]):
-                add(slot, ct)
+                accumulate(sums, slot, ct)
         for eqn, step, extra_slots, active in reversed(self.steps):
             out_cts = [sums.pop(slot, None) for slot in eqn.outputs]
             if all(ct is None for ct in out_cts):
@@ -204,7 +199,7 @@ class Reversed:
                 if is_active and ct is not None:
                     with eqn.context:
                         ct = fit(ct, avals[slot], eqn)
-                    add(slot, ct)
+                    accumulate(sums, slot, ct)
         return [sums.get(slot) if wanted else None for slot, wanted in zip(program.inputs, self.wrt, strict=True)]
 
 

@@ -47,7 +47,7 @@ class TensorId:
 
     __slots__ = ("__weakref__", "_producer", "number")
 
-    def __init__(self, number: int | None = None, producer: TapeAction | Pending | None = None):
+    def __init__(self, number: int | None = None, producer: TapeAction | Composite | None = None):
         self.number: int = next_number() if number is None else number
         self._producer = producer
 
@@ -55,7 +55,7 @@ class TensorId:
     def producer(self) -> TapeAction | None:
         """The action that made it; None for a leaf."""
         found = self._producer
-        if isinstance(found, Pending):
+        if isinstance(found, Composite):
             found = self._producer = found.action_of(self.number)
         return found
 
@@ -127,10 +127,37 @@ def check_action(action: Any) -> None:
         )
 
 
-class Pending:
-    """A stretch of the log that has yet to be written as actions: see block.py."""
+class Request:
+    """What a backward was asked for.
+
+    wanted: the numbers of the identities whose gradients are wanted; None for all.
+    alone: nobody needs the actions again. only_ops: none of them is somebody's own, which may read any gradient.
+    """
+
+    __slots__ = ("alone", "only_ops", "wanted")
+
+    def __init__(self, wanted: set[int] | None = None, *, alone: bool = False, only_ops: bool = False):
+        self.wanted, self.alone, self.only_ops = wanted, alone, only_ops
+
+
+class Composite(TapeAction):
+    """An action made of others, which are written when somebody looks at them: see block.py."""
 
     __slots__ = ()
+    epoch: Epoch
+
+    def go_back(self, grads: Gradients, asked: Request) -> bool:
+        """Its backward as a whole. False, and nothing has happened, if its actions are to go back one by one."""
+        return False
+
+    def step(self, root: Any, wrt: Sequence[Any], tape: Tape) -> Gradients | None:
+        """The whole of a training step that starts at one of its results; None if it has to go the usual way."""
+        return None
+
+    def backward(self, grads: Gradients) -> None:
+        if not self.go_back(grads, Request()):
+            for action in reversed(self.write()):
+                action.backward(grads)
 
     def flush(self) -> None:
         """Compute the values of its tensors."""
@@ -165,7 +192,7 @@ def written(entries: Iterable[Any]) -> list[Any]:
     """Entries of a log as actions: what is pending is written out."""
     found: list[Any] = []
     for entry in entries:
-        if isinstance(entry, Pending):
+        if isinstance(entry, Composite):
             found += entry.write()
         else:
             found.append(entry)
@@ -504,7 +531,7 @@ def _entries(log: list[Any]) -> list[Any]:
     """What is in a log and still there; a stretch that is pending once, even if an interrupt put it there twice."""
     found: list[Any] = []
     for entry in map(_referred, log):
-        again = found and entry is found[-1] and isinstance(entry, Pending)
+        again = found and entry is found[-1] and isinstance(entry, Composite)
         if entry is not None and not again:
             found.append(entry)
     return found
@@ -512,7 +539,7 @@ def _entries(log: list[Any]) -> list[Any]:
 
 def _is_over(entry: Any) -> bool:
     found = _referred(entry)
-    return found is None or (isinstance(found, Pending) and found.is_over())
+    return found is None or (isinstance(found, Composite) and found.is_over())
 
 
 # --- scope ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tapejax.errors import (
     TensorConversionError,
     UnknownAttributeError,
 )
-from tapejax.tape import Pending, TensorId, current_scope, next_number
+from tapejax.tape import Composite, TensorId, current_scope, next_number
 from tapejax.where import user_line
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Tensor(metaclass=_Hint):
         """The jax.Array (or tracer) itself; using it records nothing."""
         if self._slot is not None:
             value = self._value
-            if isinstance(value, Pending):
+            if isinstance(value, Composite):
                 value.flush()
                 if self._value is value:  # the call that makes it failed, or handing it out was interrupted
                     value.settle(self)
@@ -115,7 +115,7 @@ class Tensor(metaclass=_Hint):
         id = self._id
         if type(id) is int:
             value = self._value
-            if self._kind.requires_grad and isinstance(value, Pending):
+            if self._kind.requires_grad and isinstance(value, Composite):
                 value.write()
             id = self._id  # another thread may have run it meanwhile
             if type(id) is int:
@@ -133,7 +133,7 @@ class Tensor(metaclass=_Hint):
         """That of the tape which recorded what made it; None for a leaf."""
         id = self._id
         if type(id) is int:
-            return self._value.epoch if self._kind.requires_grad and isinstance(self._value, Pending) else None
+            return self._value.epoch if self._kind.requires_grad and isinstance(self._value, Composite) else None
         return getattr(id._producer, "epoch", None)  # type: ignore[union-attr]
 
     @property
@@ -203,7 +203,7 @@ class Tensor(metaclass=_Hint):
     def _known_as(self, id: TensorId, kind: Kind) -> Tensor:
         """The same value, computed or not, under another identity."""
         value = self._value
-        if isinstance(value, Pending):
+        if isinstance(value, Composite):
             value = self
         tensor = with_id(value, id, kind)
         if isinstance(value, Tensor):

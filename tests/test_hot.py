@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tapejax as tj
-from tapejax import block
+from tapejax import block, fused
 from tapejax import layout as structures
 from tapejax.layout import layouts
 
@@ -25,7 +25,15 @@ tanh = tj.lift(jnp.tanh)
 
 @pytest.fixture(autouse=True)
 def fresh():
-    layouts.clear()
+    """Nothing is compiled: a structure is compiled as a whole the first time it comes."""
+    tj.clear_plans()
+
+
+def whole_steps():
+    """The programs of forward and backward together that are compiled."""
+    backwards = [backward for layout in layouts.values() for backward in layout.backwards.values()]
+    both = {id(both): both for backward in backwards for both in backward._both.values()}
+    return [one for one in both.values() if one.together.reason]
 
 
 def leaf(value):
@@ -78,13 +86,12 @@ def test_every_pass_gives_the_same(looked_at, retain, only):
     assert sizes == ({3} if only else {3 * 3 + 2 + 4})
 
 
-def test_second_time_is_one_program():
+def test_a_step_is_one_program_from_the_first_time_on():
     x, ws = leaf(np.ones((2, 3), "f")), params()
     for _ in range(3):
         tj.backward(forward(x, ws), wrt=ws)
-    compiled = [s for l in layouts.values() for s in l.backwards.entries.values() if type(s) is not int]
-    assert len(compiled) == 1
-    assert len(compiled[0]._both) == 1
+        assert len(whole_steps()) == 1
+    assert not any(plan.forward.compiled.is_compiled or plan.backward.compiled.is_compiled for plan in tj.plans("tanh"))
 
 
 def test_values_that_are_still_held_come_out_of_the_fused_program():
@@ -112,7 +119,7 @@ def test_nothing_runs_before_it_is_looked_at_and_dead_results_never():
     del dead
     assert list(pending.seal().held()) == [0]
     assert float(y) == 6.0
-    assert pending.ran
+    assert pending.sealed.state is block.RAN
     assert [action.numbers for action in pending.write()] == [(y.id.number,)]
 
 
@@ -365,7 +372,7 @@ def test_call_that_comes_while_another_thread_runs_the_block(monkeypatch, record
     x = tj.tensor(2.0, requires_grad=recorded)
     y = x * 3.0
     sealed, lift = threading.Event(), sys.modules["tapejax.lift"]
-    run_forward, next_number = structures.Forward.run, lift.next_number
+    run_forward, next_number = fused.Forward.run, lift.next_number
 
     def slow(*args):
         sealed.set()
@@ -379,7 +386,7 @@ def test_call_that_comes_while_another_thread_runs_the_block(monkeypatch, record
         return next_number()
 
     other = threading.Thread(target=lambda: y.value)
-    monkeypatch.setattr(structures.Forward, "run", slow)
+    monkeypatch.setattr(fused.Forward, "run", slow)
     monkeypatch.setattr(lift, "next_number", interrupted)
     late = y * 5.0
     monkeypatch.undo()
@@ -514,17 +521,14 @@ def test_gradient_of_a_result_that_is_wanted():
         assert grads[y] == 24.0
 
 
-def test_one_call_alone_is_compiled_with_its_backward_after_a_while():
+def test_one_call_alone_is_compiled_with_its_backward():
     x = leaf(np.arange(3, dtype="f"))
-    compiled = []
-    for _ in range(structures.PATIENCE_WITH_ONE + 3):
+    for _ in range(3):
         y = x * x
         grads = tj.backward(y, np.ones(3, "f"), wrt=x)
         np.testing.assert_array_equal(grads[x], [0.0, 2.0, 4.0])
         np.testing.assert_array_equal(y.value, [0.0, 1.0, 4.0])
-        (layout,) = [l for l in layouts.values() if len(l.steps) == 1]
-        compiled.append(any(type(found) is not int for found in layout.backwards.entries.values()))
-    assert compiled == [False] * structures.PATIENCE_WITH_ONE + [True] * 3
+        assert len(whole_steps()) == 1
 
 
 def test_seed_that_is_not_ones_is_not_taken_for_ones():
@@ -560,8 +564,7 @@ def test_transforms_of_eager_functions_run_as_one_program_too():
         _, found = tj.value_and_grad(lambda ws: forward(x.detach(), ws))(values)
         for got, want in zip(found, dws, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    compiled = [s for l in layouts.values() for s in l.backwards.entries.values() if type(s) is not int]
-    assert sum(len(structure._both) for structure in compiled) == 1
+    assert len(whole_steps()) == 1
 
 
 def test_a_function_that_only_looks_at_recorded_tensors_has_plain_gradients():
@@ -578,17 +581,23 @@ def test_a_function_that_only_looks_at_recorded_tensors_has_plain_gradients():
 
 
 @pytest.mark.parametrize("looked_at", [False, True])
-def test_nothing_is_compiled_for_a_structure_that_comes_once(looked_at):
+def test_what_is_compiled_already_is_used(looked_at):
+    """Where each call has its own program, a structure that comes a few times is not compiled as a whole."""
     x, ws = leaf(np.ones((2, 3), "f")), params()
-    forward(x, ws).value  # plans are made now: that ends a block
-    layouts.clear()
     with tj.Tape() as tape:
         loss = forward(x, ws)
-    if looked_at:
-        float(loss)
-    tape.backward(loss, wrt=ws)
-    (layout,) = layouts.values()
-    assert [type(found) for found in layout.backwards.entries.values()] == [int]
+    tape.cursor(loss).finish()  # action by action
+    _, (_, dws) = expected(x, ws)
+    for _ in range(3):
+        with tj.Tape() as tape:
+            loss = forward(x, ws)
+        if looked_at:
+            float(loss)
+        grads = tape.backward(loss, wrt=ws)
+        for w, dw in zip(ws, dws, strict=True):
+            np.testing.assert_allclose(grads[w], dw, rtol=1e-4, atol=1e-5)
+    assert whole_steps() == []
+    assert not any(b.together.reason for layout in layouts.values() for b in layout.backwards.values())
 
 
 # --- a training step, the quick way -----------------------------------------------------------------------------------
@@ -639,7 +648,7 @@ def test_a_step_may_ask_for_one_tensor_or_for_a_tree(shape):
         np.testing.assert_allclose(grads[x], dx, rtol=1e-5)
         if ws[1] in grads:
             np.testing.assert_allclose(grads[ws[1]], dws[1], rtol=1e-5, atol=1e-5)
-    assert any(layout.courses for layout in layouts.values())
+    assert any(layout.steps for layout in layouts.values())
 
 
 def test_a_quick_step_consumes_the_tape_and_says_where():
@@ -647,7 +656,7 @@ def test_a_quick_step_consumes_the_tape_and_says_where():
     for _ in range(4):
         loss = forward(x, ws)
         tj.backward(loss, wrt=[x])
-    assert layouts[next(reversed(layouts))].courses  # it went the quick way
+    assert layouts[next(reversed(layouts))].steps  # it went the quick way
     with pytest.raises(tj.errors.ConsumedTapeError, match=r"consumed by backward\(\) at .*test_hot.py"):
         tj.backward(loss, wrt=[x])
     with pytest.raises(tj.errors.MissingGradientError, match="asked for others only"):
@@ -668,15 +677,17 @@ def test_a_failing_program_of_a_quick_step_goes_the_long_way(monkeypatch):
     x, ws = leaf(np.ones((2, 3), "f")), params()
     for _ in range(4):
         tj.backward(forward(x, ws), wrt=[x])
-    (layout,) = [layout for layout in layouts.values() if layout.courses]
-    ((structure, _),) = layout.courses.values()
+    (both,) = whole_steps()
 
     def fails(*_):
         raise MemoryError("planted")
 
-    monkeypatch.setattr(structure, "_both", dict.fromkeys(structure._both, fails))
+    monkeypatch.setattr(both, "program", fails)
     _, (dx, _) = expected(x, ws)
-    np.testing.assert_allclose(tj.backward(forward(x, ws), wrt=[x])[x], dx, rtol=1e-5)
+    for _ in range(3):
+        np.testing.assert_allclose(tj.backward(forward(x, ws), wrt=[x])[x], dx, rtol=1e-5)
+    assert len(both.together.failures) == 1  # it was not tried again
+    assert isinstance(both.together.failures[0], MemoryError)
 
 
 def test_what_an_ambient_block_keeps_goes_at_once_with_its_result():
@@ -687,7 +698,9 @@ def test_what_an_ambient_block_keeps_goes_at_once_with_its_result():
     try:
         loss = (tanh(x) * x).sum()
         float(loss)  # it runs
-        kept = [weakref.ref(value) for slot, value in loss.id._producer.sealed.now.kept.items() if slot >= 0]
+        sealed = loss.id._producer.sealed
+        kept = [weakref.ref(value) for value in sealed.now.kept[: sealed.now.forward.n_kept]]
+        del sealed
         assert kept
         assert all(value() is not None for value in kept)
         del loss

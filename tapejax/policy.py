@@ -1,0 +1,88 @@
+"""When calls are compiled together as one program, and when each runs by a program of its own.
+
+Decided by cost, and never by a clock: the same calls lead to the same programs, in every process. Costs are
+counted in equations: what XLA needs to compile one more of them (on a CPU about 4.5 ms).
+
+- Together is chosen at the first visit if it costs no more than to compile, one by one, what is not compiled yet.
+- A part that was compiled within others again and again is worth compiling by itself: what was spent on it there is
+  taken off its price. So calls that come in ever new combinations end up with programs of their own.
+- Where each call has its own program already, every visit loses a little. When the sum has reached what compiling
+  together costs, that is done: never worse than twice the best choice made in hindsight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+START = 8.0  # compiling a program, however small: 36 ms
+CALL = 1 / 180  # what a call by a program of its own loses at each visit: 25 us
+BYTE = 1 / 20e6  # what it loses for each byte that is written and read again: at 5 GB/s
+
+
+class Part:
+    """What can be compiled by itself, or as a part of a larger program.
+
+    size: its equations; spent: what compiling it within larger programs has cost so far.
+    """
+
+    __slots__ = ("compiled", "size", "spent")
+
+    def __init__(self, size: int, compiled: Any) -> None:
+        self.size, self.compiled = size, compiled
+        self.spent = 0.0
+
+    @property
+    def price(self) -> float:
+        """What a program of its own would cost now."""
+        return 0.0 if self.compiled.is_compiled else max(0.0, START + self.size - self.spent)
+
+
+class Together:
+    """The choice for one stretch of calls, made anew at each visit until they are compiled together.
+
+    reason: why they were; None as long as they are not.
+    failures: the errors that its program raised. Then its calls run one by one, so that the one that fails is named,
+    and the program is not tried again before that has paid once more.
+    """
+
+    __slots__ = ("cost", "failures", "loss", "lost", "parts", "reason")
+
+    def __init__(self, parts: Sequence[Part], n_bytes: int) -> None:
+        self.parts = parts
+        self.cost = START + sum([part.size for part in parts])
+        self.loss = CALL * len(parts) + BYTE * n_bytes
+        self.lost = 0.0
+        self.reason: str | None = None
+        self.failures: list[Exception] = []
+
+    @property
+    def price(self) -> float:
+        """The least that it would cost now to run these calls, in whichever way."""
+        return 0.0 if self.reason else min(self.cost, self.price_apart)
+
+    @property
+    def price_apart(self) -> float:
+        return sum([part.price for part in dict.fromkeys(self.parts)])
+
+    def pays(self, otherwise: Iterable[Together] = ()) -> bool:
+        """Whether they run together at this visit; otherwise: the stretches that would run instead, if not single calls."""
+        if self.reason is not None:
+            return True
+        instead = [one.price for one in otherwise]
+        apart = sum(instead) if instead else self.price_apart
+        if apart >= self.cost and not self.failures:
+            self.reason = "less to compile than one by one"
+        elif self.lost >= self.cost:
+            self.reason = "came often"
+        else:
+            self.lost += self.loss + apart
+            return False
+        for part in self.parts:
+            part.spent += self.cost / len(self.parts)
+        return True
+
+    def failed(self, error: Exception) -> None:
+        """Its program raised this."""
+        self.failures = [*self.failures[-3:], error.with_traceback(None)]
+        self.reason, self.lost = None, 0.0
