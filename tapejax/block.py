@@ -392,11 +392,9 @@ class Sealed:
 
     def numbers_of(self, slots: Iterable[int]) -> list[int]:
         """The numbers of the identities in these slots."""
-        calls, owners = self.calls, self.now.owners
-        if max(slots, default=0) < len(calls):  # first results only, and what is from outside
-            found = [owners[~slot].number if slot < 0 else calls[slot][1] for slot in slots]
-            if all([type(number) is int for number in found]):
-                return found
+        if self.layout.is_plain:
+            calls, owners = self.calls, self.now.owners
+            return [owners[~slot].number if slot < 0 else calls[slot][1] for slot in slots]
         numbers = {slot: number for number, slot in self.slots.items()}
         return [numbers[slot] for slot in slots]
 

@@ -1,7 +1,7 @@
 """When calls are compiled together as one program, and when each runs by a program of its own.
 
 Decided by cost, and never by a clock: the same calls lead to the same programs, in every process. Costs are
-counted in equations: what XLA needs to compile one more of them (on a CPU about 4.5 ms).
+counted in equations: what XLA needs to compile one more of them (on a CPU between 0.2 and 5 ms, 2 ms as a rule).
 
 - Together is chosen at the first visit if it costs no more than to compile, one by one, what is not compiled yet.
 - A part that was compiled within others again and again is worth compiling by itself: what was spent on it there is
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-START = 8.0  # compiling a program, however small: 36 ms
-CALL = 1 / 180  # what a call by a program of its own loses at each visit: 25 us
-BYTE = 1 / 20e6  # what it loses for each byte that is written and read again: at 5 GB/s
+START = 20.0  # compiling a program, however small: 40 ms
+CALL = 1 / 100  # what a call by a program of its own loses at each visit: 20 us
+BYTE = 1 / 10e6  # what it loses for each byte that is written and read again: at 5 GB/s
 
 
 class Part:
