@@ -20,7 +20,7 @@ from tapejax.utilities import Accumulator, LossScale, accumulate, all_finite, cl
 
 if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getattr__
     from tapejax import lax, nn, numpy, random, scipy, testing, verify  # noqa: F401
-    from tapejax.caches import clear_plans, plans  # noqa: F401
+    from tapejax.caches import clear_plans, plans, programs  # noqa: F401
     from tapejax.check import check_grads
     from tapejax.checkpointing import (
         checkpoint,
@@ -99,7 +99,7 @@ __all__ = [
 
 _NAMESPACES = ("lax", "nn", "numpy", "random", "scipy", "testing", "verify")
 _LATE = {
-    "caches": ("clear_plans", "plans"),
+    "caches": ("clear_plans", "plans", "programs"),
     "check": ("check_grads",),
     "checkpointing": (
         "checkpoint", "checkpoint_multi", "checkpoint_name", "plan_memory", "save_on_cpu", "save_to_disk",

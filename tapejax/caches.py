@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from tapejax import layout
 from tapejax.executables import shelf
@@ -29,6 +29,34 @@ def plans(name: str | None = None) -> list[Plan]:
     """
     found = {id(plan): plan for op in _ops() for plan in list(op.plans.values()) if name in (None, plan.name)}
     return sorted(found.values(), key=lambda plan: plan.name)
+
+
+class Program(NamedTuple):
+    """A compiled program: what it is, the calls in it, why they were compiled together, and how long that took."""
+
+    name: str
+    calls: tuple[str, ...]
+    reason: str
+    seconds: float
+
+
+def programs() -> list[Program]:
+    """What is compiled now, in the order of its last use.
+
+    New calls are compiled together, as one program; see `tapejax.policy` for when not.
+
+    >>> import tapejax as tj, tapejax.numpy as tnp
+    >>> tj.clear_plans()
+    >>> x = tj.tensor([1.0, 2.0], requires_grad=True)
+    >>> grads = tj.backward(tnp.tanh(x * x).sum(), wrt=x)
+    >>> [program.calls for program in tj.programs() if program.name == "forward_and_backward"]
+    [('multiply', 'tanh', 'sum')]
+    """
+    found = []
+    for one in sorted(shelf.there(), key=lambda one: one.last_use):
+        calls, reason = one.describe() if one.describe else ([one.name], None)
+        found.append(Program(one.name, tuple(calls), reason or "a call by itself", one.seconds))
+    return found
 
 
 def clear_plans() -> None:

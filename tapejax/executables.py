@@ -9,6 +9,7 @@ compiled over and over.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
@@ -17,19 +18,25 @@ from weakref import ref
 import jax
 
 from tapejax import compat
+from tapejax.where import user_line
 
 next_use: Callable[[], int] = itertools.count(1).__next__
 PROGRAM_BYTES = 1_600_000
 START_BYTES = 128 << 20
+STALL = 1.0  # seconds that need a word
+log = logging.getLogger("tapejax")
 
 
 class Executable:
-    """A function of arrays, jitted when it is called first. What was compiled may be let go at any time."""
+    """A function of arrays, jitted when it is called first. What was compiled may be let go at any time.
 
-    __slots__ = ("__weakref__", "_dropped", "_function", "_jitted", "_name", "last_use", "seconds")
+    describe: gives the names of the calls in it, and why they were compiled together; None for a single op.
+    """
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
-        self._function, self._name = function, name
+    __slots__ = ("__weakref__", "_dropped", "_function", "_jitted", "describe", "last_use", "name", "seconds")
+
+    def __init__(self, function: Callable[..., Any], name: str, describe: Callable[[], Any] | None = None) -> None:
+        self._function, self.name, self.describe = function, name, describe
         self._jitted: Any = None
         self._dropped = False
         self.last_use = 0
@@ -52,13 +59,14 @@ class Executable:
         self.seconds += perf_counter() - begin
         self._jitted = jitted
         shelf.add(self, again=self._dropped)
+        shelf.tell_of(self)
         return results
 
     def _new(self) -> Any:
         # A function of its own each time: jax keeps what it compiled for as long as the function lives.
         function = self._function
         named = lambda *args: function(*args)
-        named.__name__ = named.__qualname__ = self._name  # what profilers and XLA dumps show
+        named.__name__ = named.__qualname__ = self.name  # what profilers and XLA dumps show
         return jax.jit(named, inline=compat.INLINE)
 
     def drop(self) -> None:
@@ -72,6 +80,7 @@ class Shelf:
     def __init__(self) -> None:
         self.limit = START_BYTES
         self._all: dict[int, Any] = {}  # by id(): a weak reference
+        self._has_told = False
 
     def add(self, one: Executable, *, again: bool) -> None:
         if again:
@@ -84,12 +93,26 @@ class Shelf:
 
     def _let_go(self, bytes: int) -> None:
         """Of those not used for longest, as many as hold this much."""
-        oldest = sorted(self._there(), key=lambda one: one.last_use)
+        oldest = sorted(self.there(), key=lambda one: one.last_use)
         for one in oldest[: -(-bytes // PROGRAM_BYTES)]:
             self._all.pop(id(one), None)
             one.drop()
 
-    def _there(self) -> list[Executable]:
+    def tell_of(self, one: Executable) -> None:
+        """Say once that compiling takes long, and what can be done."""
+        if one.seconds < STALL or self._has_told:
+            return
+        self._has_told = True
+        calls = one.describe()[0] if one.describe else [one.name]
+        shown = ", ".join(calls[:4]) + (", ..." if len(calls) > 4 else "")
+        at = user_line()
+        log.warning(
+            "compiling %d call%s (%s) took %.1f s%s. It is done once for each new shape and structure: pad to a few "
+            "shapes, or use jax's compilation cache. tapejax.programs() lists what was compiled. (Said once.)",
+            len(calls), "s" * (len(calls) != 1), shown, one.seconds, f", at {at}" * bool(at),
+        )  # fmt: skip
+
+    def there(self) -> list[Executable]:
         return [one for reference in list(self._all.values()) if (one := reference()) is not None]
 
     @property
@@ -98,7 +121,7 @@ class Shelf:
         return len(self._all) * PROGRAM_BYTES
 
     def clear(self) -> None:
-        for one in self._there():
+        for one in self.there():
             one.drop()
             one._dropped = False  # it was asked for: no reason to hold more
         self._all.clear()

@@ -13,9 +13,13 @@ import jax.numpy as jnp
 
 from tapejax.accumulation import accumulate
 from tapejax.executables import Executable
-from tapejax.layout import MAX_PROGRAMS, Layout, run_all, trim
+from tapejax.layout import MAX_PROGRAMS, Call, Layout, run_all, trim
 from tapejax.plan import zeros_for
 from tapejax.policy import Together
+
+
+def _names(calls: Sequence[Call]) -> list[str]:
+    return [call.plan.name for call in calls]
 
 
 class Forward:
@@ -38,7 +42,7 @@ class Forward:
         self.calls = layout.leading_to(self.results)
         plans = [call.plan for call in self.calls]
         self.together = Together([plan.forward for plan in plans], sum([plan.n_bytes for plan in plans]))
-        self.program = Executable(self.one_by_one, "forward")
+        self.program = Executable(self.one_by_one, "forward", lambda: (_names(self.calls), self.together.reason))
 
     def run(self, inputs: list[Any]) -> list[Any]:
         if len(self.calls) > 1 and self.together.pays():
@@ -94,7 +98,8 @@ class Backward:
         self.read = tuple({slot: None for index in self.reverse for slot in layout.calls[index].kept})
         plans = [layout.calls[index].plan for index in self.reverse]
         self.together = Together([plan.backward for plan in plans], 2 * sum([plan.n_bytes for plan in plans]))
-        self.program = Executable(self._pull_read, "backward")
+        calls = [layout.calls[index] for index in self.reverse]
+        self.program = Executable(self._pull_read, "backward", lambda: (_names(calls), self.together.reason))
         self._both: dict[tuple[int, ...], Both] = {}
         self._places: dict[Forward, list[int]] = {}
 
@@ -176,7 +181,7 @@ class Both:
             parts += [plan.backward]
             n_bytes += 2 * plan.n_bytes
         self.together = Together(parts, n_bytes)
-        self.program = Executable(self._run, "forward_and_backward")
+        self.program = Executable(self._run, "forward_and_backward", lambda: (_names(self.calls), self.together.reason))
 
     def _run(self, inputs: list[Any], cts: list[Any]) -> tuple[list[Any], list[Any]]:
         env = run_all(self.calls, inputs)
