@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tapejax import cuts, higher_order
 from tapejax.block import ONES
@@ -330,6 +331,6 @@ def ones_like(root: Tensor) -> Any:
         if len(ONES) >= 128:
             ONES.clear()
         with jax.ensure_compile_time_eval(), x64_for(root.dtype):
-            found = jnp.ones(root.shape, root.dtype)
+            found = jax.device_put(np.ones(root.shape, root.dtype))  # on no mesh, whichever is set now
             found = ONES[key] = found if pending else jax.device_put(found, root.value.sharding)
     return found

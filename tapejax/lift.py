@@ -56,7 +56,7 @@ def scalar(value: Any) -> Tensor:
     found = _scalars.get(key)
     if found is None:
         with jax.ensure_compile_time_eval():
-            found = make(jnp.asarray(value), False)
+            found = make(jax.device_put(value), False)  # on no mesh, whichever is set now
         if len(_scalars) < 4096 and not isinstance(found._value, Tracer) and value == value:
             _scalars[key] = found
     return found
