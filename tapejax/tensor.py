@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +37,8 @@ class Kind:
     Interned, so that a plan is found by identity.
     """
 
-    __slots__ = ("aval", "requires_grad")
-    _interned: ClassVar[dict[tuple[Any, bool], Kind]] = {}
+    __slots__ = ("__weakref__", "aval", "requires_grad")
+    _interned: ClassVar[WeakValueDictionary[tuple[Any, bool], Kind]] = WeakValueDictionary()  # those in use
 
     def __init__(self, aval: Any, requires_grad: bool):
         self.aval = aval
