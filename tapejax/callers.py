@@ -213,9 +213,19 @@ def is_jax_but_no_operator(depth: int = 2) -> bool:
 
 
 def is_jax_that_refuses(depth: int = 2) -> bool:
-    """Whether jax asks while it words a refusal (trees it only describes)."""
+    """Whether jax asks while it words a refusal. Its functions of trees do not refuse, they describe."""
     filename = _getframe(depth).f_code.co_filename
-    return owners[filename] is JAX and filename not in _TREES
+    if owners[filename] is not JAX:
+        return False
+    return filename not in _TREES or not find(depth + 1).tree
+
+
+def is_raised_by_jax(error: BaseException) -> bool:
+    """Whether the frame that raised an error is one of jax's own."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and owners[last.tb_frame.f_code.co_filename] is JAX
 
 
 # --- names: for messages ------------------------------------------------------------------------------

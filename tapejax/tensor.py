@@ -13,12 +13,15 @@ import numpy as np
 from tapejax import callers, cuts, habits
 from tapejax.errors import (
     ArgumentError,
+    ArrayAttributeError,
     ConcreteValueError,
     DtypeError,
+    GivenToJaxError,
     ImmutableTensorError,
     IndexingError,
     TensorConversionError,
     UnknownAttributeError,
+    WantsArraysError,
 )
 from tapejax.tape import Pending, TensorId, current_scope, next_number
 from tapejax.where import user_line
@@ -59,12 +62,7 @@ class _Hint(type):
 
     def __repr__(cls) -> str:
         if callers.is_jax_that_refuses():
-            caller = callers.find()
-            raise TensorConversionError(
-                f"a Tensor was given to {caller.name}, which takes arrays only",
-                at=caller.line,
-                fix=f"Tensors go to the same function of tapejax{callers.counterpart(caller.name)}; .value is the plain array",
-            )
+            raise _given(callers.find())
         return f"<class 'tapejax.{cls.__name__}'>"
 
 
@@ -237,9 +235,12 @@ class Tensor(metaclass=_Hint):
             fix = habits.of_attribute(name)
             if name == "__jax_array__" and self._kind.requires_grad and callers.is_jax_but_no_operator():
                 raise _refused(self, callers.find())
-            if fix is None:
-                return object.__getattribute__(self, name)  # fails again, in Python's own words
-            raise UnknownAttributeError(f"'Tensor' object has no attribute {name!r}", at=user_line(), fix=fix)
+            if fix is not None:
+                raise UnknownAttributeError(f"'Tensor' object has no attribute {name!r}", at=user_line(), fix=fix)
+            if not name.startswith("_") and hasattr(jax.Array, name) and not hasattr(Tensor, name):
+                fix = f"x.value.{name}: x.value is the plain array"
+                raise ArrayAttributeError(f"'Tensor' object has no attribute {name!r}", at=user_line(), fix=fix)
+            return object.__getattribute__(self, name)  # fails again, in Python's own words
 
     def _concrete(self, wanted: str) -> Any:
         value = self.value
@@ -267,6 +268,8 @@ class Tensor(metaclass=_Hint):
     # -- conversions: explicit, so that nothing leaves the tape unnoticed -------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if (self.requires_grad or isinstance(self.value, Tracer)) and (caller := callers.find()).jax:
+            raise _refused(self, caller) if self.requires_grad else _given(caller)
         if self.requires_grad:
             raise TensorConversionError(
                 "a recorded Tensor was about to become a NumPy or JAX array, which would drop it from the tape",
@@ -336,7 +339,7 @@ class Tensor(metaclass=_Hint):
         if _records(self):
             caller = callers.find(called="pickle", whole=True)
             if _is_recorded(self):
-                raise _refused(self, caller)
+                raise _refused(self, caller, TensorConversionError)
             cuts.took(self.id, self._kind, caller, next_number(), traced=False, exposed=False)
         return _unpickle, (np.asarray(self._concrete("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
 
@@ -509,15 +512,33 @@ def _unflatten(aux: Any, children):
     return with_id(value, cuts.rebuilt(number, chain, kind, caller, traced=isinstance(value, Tracer)), kind)
 
 
-def _refused(tensor: Tensor, caller: callers.Caller) -> TensorConversionError:
+def _given(caller: callers.Caller) -> GivenToJaxError:
+    return GivenToJaxError(
+        f"a Tensor was given to {caller.name}, which takes arrays only",
+        at=caller.line,
+        fix=f"Tensors go to the same function of tapejax{callers.counterpart(caller.name)}; .value is the plain array",
+    )
+
+
+def _refused(
+    tensor: Tensor, caller: callers.Caller, kind: type[TensorConversionError] = GivenToJaxError
+) -> TensorConversionError:
     how = f"Tensors go to the same function of tapejax{callers.counterpart(caller.name)}, which records; "
-    return TensorConversionError(
+    return kind(
         f"a recorded Tensor was given to {caller.name}, which would take it off the tape",
         at=caller.line,
         action=f"{tensor.id!r}: {tensor.aval.str_short()}" + (f", {p!r}" if (p := tensor.id.producer) else ""),
         fix=f"{how}tapejax.lift(f)(x) records any function of arrays as one action; x.detach(), x.value or "
         "tapejax.no_grad() leave the tape",
     )
+
+
+def refusal_of(error: Exception) -> WantsArraysError | None:
+    """The refusal of a Tensor that an error is, or that jax itself made it from. An error of the user's is none."""
+    if isinstance(error, WantsArraysError):
+        return error
+    cause = error.__context__
+    return cause if isinstance(cause, WantsArraysError) and callers.is_raised_by_jax(error) else None
 
 
 def _kind_of_placeholder(value: Any, requires_grad: bool) -> Kind:

@@ -20,7 +20,7 @@ from tapejax.gradients import Gradients
 from tapejax.lift import is_tensor, lift
 from tapejax.packed import force
 from tapejax.plan import OpAction
-from tapejax.recording import is_known_over_arrays, remember_over_arrays, wants_arrays
+from tapejax.recording import called, is_known_over_arrays
 from tapejax.tape import Scope, TapeAction, TensorId, current_scope, next_sequence
 from tapejax.tensor import Kind, Tensor, Tracer, make, with_id
 from tapejax.where import line_of, user_frame, user_line
@@ -107,18 +107,20 @@ def _checkpoint(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], po
     if traced or is_known_over_arrays(function):
         return checkpoint_traced(function, leaves, structure, policy)
     moment = Moment()
-    try:
+
+    def over_tensors():
         if not scope.enabled or scope.tape.forgets:  # nobody goes back over it, or a run around it sees to that
             return function(*args, **kwargs)
         return _first_run(function, args, kwargs, leaves, structure, verify, moment, scope)
+
+    def by_jax():
+        moment.return_to()  # as if it had not been tried
+        return checkpoint_traced(function, leaves, structure, policy)
+
+    try:
+        return called(function, over_tensors, by_jax)
     except _Traced:
-        pass
-    except (TypeError, AttributeError) as refusal:
-        if not wants_arrays(refusal):
-            raise
-        remember_over_arrays(function)
-    moment.return_to()  # as if it had not been tried
-    return checkpoint_traced(function, leaves, structure, policy)
+        return by_jax()
 
 
 class _Traced(Exception):
