@@ -63,11 +63,11 @@ def checkpoint(
 def checkpoint_multi(
     function: Callable[..., Any], inputs: Sequence[Any], *, policy: Any = None, verify: str | bool = "outputs"
 ) -> Any:
-    """checkpoint(function, *inputs) for a list of inputs, of which there must be one at least.
+    """checkpoint for a function of a list: `function(inputs)`, with one input at least.
 
     >>> import tapejax as tj
     >>> x, y = tj.tensor(2.0, requires_grad=True), tj.tensor(3.0, requires_grad=True)
-    >>> grads = tj.backward(tj.checkpoint_multi(lambda x, y: x * x * y, [x, y]))
+    >>> grads = tj.backward(tj.checkpoint_multi(lambda inputs: inputs[0] ** 2 * inputs[1], [x, y]))
     >>> float(grads[x]), float(grads[y])
     (12.0, 4.0)
     """
@@ -75,11 +75,11 @@ def checkpoint_multi(
         raise ArgumentError(
             f"checkpoint_multi takes a list of inputs, not {type(inputs).__name__}",
             at=user_line(),
-            fix="checkpoint_multi(function, [x, y]), or checkpoint(function, x, y)",
+            fix="checkpoint_multi(function, [x, y]) for function([x, y]), checkpoint(function, x, y) for function(x, y)",
         )
     if not inputs:
         raise ArgumentError("checkpoint_multi needs at least one input", at=user_line(), fix="pass a list of Tensors")
-    return _checkpoint(function, tuple(inputs), {}, policy, verify)
+    return _checkpoint(function, (list(inputs),), {}, policy, verify)
 
 
 _name = lift(_named, name="checkpoint_name", static_argnames="name")
