@@ -276,7 +276,7 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None, ch
     where: the place inside an opened program, if not the user's line.
     checked: whatever is special about the scope or the plan has been seen to.
     """
-    if (scope.special or plan.special or not fusion.enabled) and not checked:
+    if (scope.special or plan.special or not fusion.everywhere) and not checked:
         return run_specially(plan, tensors, scope, where)
     tape = scope.tape
     block = tape.block
