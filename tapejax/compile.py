@@ -24,7 +24,7 @@ from tapejax.plan import OpAction
 from tapejax.recording import called, plain
 from tapejax.surface import functions
 from tapejax.tape import Scope, Tape, current_scope, next_number, restore, set_scope
-from tapejax.tensor import Tensor, make
+from tapejax.tensor import Tensor, array_of, make
 from tapejax.transforms import check_callable, flatten
 from tapejax.where import user_line
 
@@ -280,7 +280,7 @@ def vmap(fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, **options
 
         if not over_tensors and not functions.reads_recorded(whole, [leaves[i] for i in places]):
             return jax.vmap(fun, in_axes, out_axes, **options)(*args, **kwargs)
-        operands = [leaves[i] if is_tensor(leaves[i]) else make(jax.numpy.asarray(leaves[i]), False) for i in places]
+        operands = [leaves[i] if is_tensor(leaves[i]) else make(array_of(leaves[i]), False) for i in places]
         name = f"vmap_{getattr(fun, '__name__', 'function')}"
         over_arrays = lambda bindings, values: whole(bindings, values, False)
         return called(

@@ -12,7 +12,7 @@ from jax import lax
 from tapejax import compat
 from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
 from tapejax.tape import TensorId
-from tapejax.tensor import Tensor
+from tapejax.tensor import Tensor, array_of
 from tapejax.where import user_line
 
 _add = jax.jit(lax.add, inline=compat.INLINE)  # within a larger program an equation of that, not a call
@@ -48,7 +48,7 @@ class Gradients:
         number = _number(key)
         if not isinstance(gradient, (jax.Array, Tensor)):
             try:
-                gradient = jnp.asarray(gradient)
+                gradient = array_of(gradient)
             except (TypeError, ValueError, OverflowError) as cause:
                 what = f"a {type(gradient).__name__} is no gradient: {cause}"
                 raise GradientMismatchError(what, fix="give an array of the tensor's shape and dtype") from None

@@ -29,7 +29,7 @@ from tapejax.program import Eqn
 from tapejax.reverse import Options
 from tapejax.stepwise import Recorder
 from tapejax.tape import TensorId, current_scope, next_number
-from tapejax.tensor import Tensor, Tracer, make, with_id
+from tapejax.tensor import Tensor, Tracer, array_of, make, with_id
 from tapejax.where import line_of, user_frame, user_line
 
 is_tensor = lambda leaf: isinstance(leaf, Tensor)
@@ -478,7 +478,7 @@ def as_tensor(leaf: Any) -> Tensor:
         raise TensorConversionError(
             "an object array cannot be an operand", at=user_line(), fix="convert it to a numeric dtype first"
         )
-    return make(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf), False)
+    return make(array_of(leaf), False)
 
 
 def _hashable(leaf: Any, name: str) -> Any:

@@ -31,7 +31,7 @@ from tapejax.lift import as_tensor, is_data, is_tensor, lift, scalar
 from tapejax.plan import OpAction
 from tapejax.surface import functions
 from tapejax.tape import Pending, Scope, current_scope, next_number, restore, set_scope, written
-from tapejax.tensor import Tensor, make, refusal_of
+from tapejax.tensor import Tensor, array_of, make, refusal_of
 from tapejax.where import user_line
 
 _tree = jax.tree_util
@@ -129,7 +129,7 @@ def _stand_in(leaf: Any, outer: Scope) -> Tensor:
         outer.tape.append(alias)
         return alias.of(leaf)
     value = leaf.value if is_tensor(leaf) else leaf
-    return make(value if isinstance(value, jax.Array) else jnp.asarray(value), True)
+    return make(array_of(value), True)
 
 
 def _reads_older(entries: list[Any], start: int) -> bool:

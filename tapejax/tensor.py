@@ -370,11 +370,36 @@ def make(value: Any, requires_grad: bool) -> Tensor:
     return with_id(value, TensorId(), Kind.of(jax.typeof(value), requires_grad))
 
 
+def array_of(data: Any, dtype: Any = None) -> jax.Array:
+    """Data as a jax array with the values of this moment. A jax array is as it is.
+
+    jax reads a NumPy buffer when it likes, in a thread of its own, or shares it for ever: so it gets a copy that nobody else has.
+    """
+    if isinstance(data, jax.Array):
+        return data if dtype is None else data.astype(dtype)
+    if not hasattr(data, "__jax_array__") and (hasattr(data, "__array__") or _is_buffer(data)):
+        return jnp.asarray(np.array(data), dtype=dtype)
+    if hasattr(data, "__dlpack__"):  # not in the memory of this process's processor: NumPy cannot read it
+        return jax.block_until_ready(jnp.array(jax.dlpack.from_dlpack(data), dtype=dtype, copy=True))
+    return jnp.array(data, dtype=dtype)
+
+
+def _is_buffer(data: Any) -> bool:
+    """Whether it is writable memory that is no NumPy array: a bytearray, an array.array, a memoryview."""
+    if isinstance(data, (int, float, complex, list, tuple, str, bytes, np.generic)):
+        return False
+    try:
+        memoryview(data)
+    except TypeError:
+        return False
+    return True
+
+
 def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """Make a Tensor from a number, a nested list, a NumPy array, a jax array or another Tensor.
 
-    NumPy data is copied. A Tensor gives its value: the result is a new leaf. `device` may be a
-    device or a sharding.
+    NumPy data, and any other memory that can be written to, is copied before this returns. A Tensor gives its value: the
+    result is a new leaf. `device` may be a device or a sharding.
 
     >>> import tapejax as tj
     >>> tj.tensor([1.0, 2.0], requires_grad=True).requires_grad
@@ -386,7 +411,7 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, device:
         if isinstance(data, jax.Array):
             value = data if dtype is None else data.astype(dtype)
         else:
-            value = jnp.array(_plain(data), dtype=dtype)
+            value = array_of(_plain(data), dtype)
     except (TypeError, ValueError, OverflowError) as cause:
         if isinstance(cause, TensorConversionError):
             raise
@@ -421,7 +446,7 @@ def _plain(data: Any) -> Any:
                 fix="tapejax.numpy.stack([...]) records, or take .value of each",
             )
         return data.value
-    return data
+    return np.array(data) if isinstance(data, np.ndarray) else data
 
 
 def stop_gradient(x: Any) -> Any:

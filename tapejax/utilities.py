@@ -17,6 +17,7 @@ from tapejax.errors import ArgumentError, DtypeError, GradientMismatchError
 from tapejax.gradients import Gradients
 from tapejax.lift import is_tensor, lift
 from tapejax.recording import plain
+from tapejax.tensor import array_of
 from tapejax.transforms import check_callable, flatten, value_and_grad
 from tapejax.where import user_line
 
@@ -160,7 +161,7 @@ class Accumulator:
 
     def add(self, gradients: Mapping[str, Any]) -> None:
         """Add the gradients of one micro-batch; all of them, or none if one does not fit."""
-        given = {name: jnp.asarray(plain(gradient)) for name, gradient in gradients.items()}
+        given = {name: array_of(plain(gradient)) for name, gradient in gradients.items()}
         kinds = {name: (gradient.shape, gradient.dtype) for name, gradient in given.items()}
         for name, (_, dtype) in kinds.items():
             if not jnp.issubdtype(dtype, jnp.inexact):
