@@ -61,8 +61,9 @@ class _Hint(type):
     """jax names the type of an argument it does not take; where it asks for this one's name, we can say what to do."""
 
     def __repr__(cls) -> str:
-        if callers.is_jax_that_refuses():
-            raise _given(callers.find())
+        caller = callers.of_refusal()
+        if caller is not None:
+            raise _given(caller)
         return f"<class 'tapejax.{cls.__name__}'>"
 
 
@@ -473,6 +474,9 @@ class _Whole(Tensor):
     """A Tensor as a leaf of a tree: pytrees are registered by exact type. `of` is the Tensor itself."""
 
     __slots__ = ("of",)
+
+
+_Whole.__name__ = _Whole.__qualname__ = "Tensor"  # as it is printed: to its user it is one
 
 
 def _whole(tensor: Tensor) -> _Whole:
