@@ -14,7 +14,7 @@ from tapejax import compat
 from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
 from tapejax.names import names_around
 from tapejax.tape import TensorId
-from tapejax.tensor import Tensor, array_of
+from tapejax.tensor import Tensor, Tracer, array_of
 from tapejax.where import user_line
 
 ROWS = 60  # that are printed
@@ -208,7 +208,7 @@ def _number(key: Any) -> int:
 def _short(value: Any) -> str:
     """The values in one line; nothing for what is being traced."""
     value = value.value if isinstance(value, Tensor) else value
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return ""
     return " ".join(np.array2string(np.asarray(value), separator=", ", threshold=8, edgeitems=2, precision=5).split())
 
