@@ -20,7 +20,7 @@ def step(p, state, x, y):
     """p: Tensors. Everything here runs eagerly, and compiles as it is."""
     with tj.Tape() as tape:
         value = loss(p, x, y)
-    gradients = tj.clip_by_norm(tape.backward(value).tree(p), 1.0)
+    gradients = tj.training.clip_by_norm(tape.backward(value).tree(p), 1.0)
     values = {name: tensor.value for name, tensor in p.items()}
     updates, state = optimiser.update(gradients, state, values)
     values = optax.apply_updates(values, updates)

@@ -16,10 +16,9 @@ from tapejax.modes import enable_grad, no_grad
 from tapejax.tape import Tape, TapeAction, TensorId, current_tape, is_recording, record, take
 from tapejax.tensor import Tensor, stop_gradient, tensor
 from tapejax.transforms import elementwise_grad, grad, jacobian, jacrev, value_and_grad, vjp
-from tapejax.utilities import Accumulator, LossScale, accumulate, all_finite, clip_by_norm, clip_by_value, global_norm
 
 if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getattr__
-    from tapejax import lax, nn, numpy, random, scipy, testing, verify  # noqa: F401
+    from tapejax import lax, nn, numpy, random, scipy, testing, training, verify  # noqa: F401
     from tapejax.caches import clear_plans, plans, programs  # noqa: F401
     from tapejax.check import check_grads
     from tapejax.checkpointing import (
@@ -41,25 +40,19 @@ if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getat
 __version__ = "0.1.0"
 
 __all__ = [
-    "Accumulator",
     "Cursor",
     "GradientTape",
     "Gradients",
-    "LossScale",
     "Tape",
     "TapeAction",
     "TapejaxError",
     "Tensor",
     "TensorId",
-    "accumulate",
-    "all_finite",
     "backward",
     "check_grads",
     "checkpoint",
     "checkpoint_multi",
     "checkpoint_name",
-    "clip_by_norm",
-    "clip_by_value",
     "compare",
     "compare_precision",
     "current_tape",
@@ -67,7 +60,6 @@ __all__ = [
     "elementwise_grad",
     "enable_grad",
     "fusion",
-    "global_norm",
     "grad",
     "hessian",
     "hvp",
@@ -97,7 +89,7 @@ __all__ = [
     "vmap",
 ]
 
-_NAMESPACES = ("lax", "nn", "numpy", "random", "scipy", "testing", "verify")
+_NAMESPACES = ("lax", "nn", "numpy", "random", "scipy", "testing", "training", "verify")
 _LATE = {
     "caches": ("clear_plans", "plans", "programs"),
     "check": ("check_grads",),
@@ -111,6 +103,9 @@ _LATE = {
     "verify.custom": ("verify_custom_rule",),
     "verify.twins": ("compare", "compare_precision"),
 }  # fmt: skip
+_IN_TRAINING = (
+    "Accumulator", "LossScale", "accumulate", "all_finite", "clip_by_norm", "clip_by_value", "global_norm",
+)  # fmt: skip
 _HOMES = {name: module for module, names in _LATE.items() for name in names}
 
 
@@ -120,7 +115,8 @@ def __getattr__(name: str):
     if name in _HOMES:
         found = globals()[name] = getattr(importlib.import_module(f"tapejax.{_HOMES[name]}"), name)
         return found
-    raise AttributeError(f"module 'tapejax' has no attribute {name!r}")
+    moved = f": it is tapejax.training.{name}" if name in _IN_TRAINING else ""
+    raise AttributeError(f"module 'tapejax' has no attribute {name!r}{moved}")
 
 
 def __dir__() -> list[str]:

@@ -29,12 +29,14 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 from weakref import ref
 
 import jax
 
 from tapejax.compat import NO_CONTEXT, Settings, is_tracing
+from tapejax.errors import ArgumentError
 from tapejax.fused import Backward, Forward, backward_of, forward_of
 from tapejax.gradients import Gradients
 from tapejax.layout import MAX_PROGRAMS, Layout, layout_of, result_slot, run_each, trim
@@ -42,22 +44,65 @@ from tapejax.plan import Failed, OpAction
 from tapejax.stepwise import Place
 from tapejax.tape import Composite, Request, Tape, TensorId
 from tapejax.tensor import Tensor, Tracer
-from tapejax.where import line_of
+from tapejax.where import line_of, user_line
 
 LIMIT = 128  # calls in a block: enough for a training step, little enough to compile
 PENDING, RAN, CONSUMED = "pending", "ran", "consumed"
 
 
 class Fusion:
-    """Whether ops are deferred and fused: `tapejax.fusion.enabled = False` runs each by itself, at once.
+    """Whether ops are deferred and fused. Without, each runs by itself, at once.
+
+    `with tapejax.fusion(False):` holds inside of the block, in this task or thread and in the tasks that it starts.
+    `tapejax.fusion.enabled = False` holds wherever no such block does. Blocks may be left in any order.
 
     >>> import tapejax as tj
+    >>> with tj.fusion(False):
+    ...     print(tj.fusion.enabled)
+    False
     >>> tj.fusion.enabled
     True
     """
 
+    __slots__ = ("_blocks", "_default", "_lock", "_open", "everywhere")
+
     def __init__(self) -> None:
+        self._blocks: ContextVar[tuple[list[bool], ...]] = ContextVar("fusion", default=())  # each with its setting
+        self._open = 0  # how many there are, in all tasks and threads
+        self._lock = threading.RLock()  # a signal handler may come in between
         self.enabled = os.environ.get("TAPEJAX_FUSION", "1") != "0"
+
+    @property
+    def enabled(self) -> bool:
+        blocks = self._blocks.get()
+        return blocks[-1][0] if blocks else self._default
+
+    @enabled.setter
+    def enabled(self, enabled: bool) -> None:
+        self._default = bool(enabled)
+        self._opened(0)
+
+    def _opened(self, more: int) -> None:
+        with self._lock:
+            self._open += more
+            # Read at every op: enabled, and no block anywhere says otherwise.
+            self.everywhere = self._default and not self._open
+
+    @contextmanager
+    def __call__(self, enabled: bool) -> Iterator[None]:
+        if not isinstance(enabled, bool):
+            raise ArgumentError(f"fusion({enabled!r})", at=user_line(), fix="with tapejax.fusion(False):")
+        block = [enabled]
+        self._opened(1)
+        try:
+            self._blocks.set((*self._blocks.get(), block))
+            yield
+        finally:
+            self._blocks.set(tuple([other for other in self._blocks.get() if other is not block]))
+            self._opened(-1)
+
+    def __repr__(self) -> str:
+        return f"<fusion, {'enabled' if self.enabled else 'disabled'}>"
 
 
 fusion = Fusion()
@@ -214,7 +259,7 @@ class Block(Composite):
 
         False, and nothing has happened, if it is to go back action by action.
         """
-        if not fusion.enabled:
+        if not (fusion.everywhere or fusion.enabled):
             return False
         sums = grads._sums
         with self.lock:
@@ -246,7 +291,7 @@ class Block(Composite):
 
         None, and nothing has happened, if it is anything else.
         """
-        if not tape.is_just(self) or not fusion.enabled or not root._kind.requires_grad:
+        if not tape.is_just(self) or not fusion.everywhere or not root._kind.requires_grad:
             return None
         with self.lock:
             outside = self.outside  # sealing lets go of it

@@ -212,10 +212,21 @@ def is_jax_but_no_operator(depth: int = 2) -> bool:
     return filename.startswith(_NUMPY) and filename not in _OPERATORS
 
 
-def is_jax_that_refuses(depth: int = 2) -> bool:
-    """Whether jax asks while it words a refusal (trees it only describes)."""
-    filename = _getframe(depth).f_code.co_filename
-    return owners[filename] is JAX and filename not in _TREES
+def of_refusal(depth: int = 2) -> Caller | None:
+    """Who called jax, if jax asks while it words a refusal. Its functions of trees describe, those that look print."""
+    if owners[_getframe(depth).f_code.co_filename] is not JAX:
+        return None
+    caller = find(depth + 1)
+    prints = caller.looks or caller.where is None  # a callback of jax's has nobody's line above it
+    return None if caller.tree or prints else caller
+
+
+def is_raised_by_jax(error: BaseException) -> bool:
+    """Whether the frame that raised an error is one of jax's own."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and owners[last.tb_frame.f_code.co_filename] is JAX
 
 
 # --- names: for messages ------------------------------------------------------------------------------

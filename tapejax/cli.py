@@ -225,9 +225,9 @@ def _call_of(options: argparse.Namespace) -> tuple[Callable[..., Any], tuple[Any
     try:
         function(*args)
     except Exception as error:
-        from tapejax.recording import wants_arrays
+        from tapejax.errors import TapejaxError
 
-        if not (isinstance(error, AttributeError) or wants_arrays(error)):  # it may be written for Tensors only
+        if not isinstance(error, (AttributeError, TapejaxError)):  # it may be written for Tensors only
             frames = traceback.extract_tb(error.__traceback__)
             at = next((f for f in reversed(frames) if f.filename == getattr(module, "__file__", None)), frames[-1])
             raise UsageError(

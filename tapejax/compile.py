@@ -21,10 +21,10 @@ from tapejax.errors import ArgumentError, ClosureError
 from tapejax.gradients import Gradients
 from tapejax.lift import Lifted, is_data, is_tensor, lift, static_arguments
 from tapejax.plan import OpAction
-from tapejax.recording import instead_of, is_known_over_arrays, plain, remember_over_arrays, wants_arrays
+from tapejax.recording import called, plain
 from tapejax.surface import functions
 from tapejax.tape import Scope, Tape, current_scope, next_number, restore, set_scope
-from tapejax.tensor import Tensor, make
+from tapejax.tensor import Tensor, array_of, make
 from tapejax.transforms import check_callable, flatten
 from tapejax.where import user_line
 
@@ -128,18 +128,9 @@ class Jitted:
         given, _ = flatten((args, kwargs))
         if not any(map(is_tensor, given)):
             return self.function(*args, **kwargs)
-        if not is_known_over_arrays(self.function):
-            try:
-                return self.function(*args, **kwargs)
-            except (TypeError, AttributeError) as error:
-                if not wants_arrays(error):
-                    raise
-                refusal = error
-            with instead_of(refusal):
-                result = self.op(*args, **kwargs)
-            remember_over_arrays(self.function)
-            return result
-        return self.op(*args, **kwargs)  # written for arrays: one op, so that its results are Tensors
+        over_tensors = functools.partial(self.function, *args, **kwargs)
+        over_arrays = functools.partial(self.op, *args, **kwargs)  # one op, so that its results are Tensors
+        return called(self.function, over_tensors, over_arrays)
 
     def _check_closure(self, tape: Tape, given: dict[int, int], start: int) -> None:
         for action in tape.actions:
@@ -289,19 +280,13 @@ def vmap(fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, **options
 
         if not over_tensors and not functions.reads_recorded(whole, [leaves[i] for i in places]):
             return jax.vmap(fun, in_axes, out_axes, **options)(*args, **kwargs)
-        operands = [leaves[i] if is_tensor(leaves[i]) else make(jax.numpy.asarray(leaves[i]), False) for i in places]
+        operands = [leaves[i] if is_tensor(leaves[i]) else make(array_of(leaves[i]), False) for i in places]
         name = f"vmap_{getattr(fun, '__name__', 'function')}"
-        if not is_known_over_arrays(fun):
-            try:
-                return functions.record(name, whole, operands)
-            except (TypeError, AttributeError) as error:
-                if not wants_arrays(error):
-                    raise
-                refusal = error
-            with instead_of(refusal):
-                result = functions.record(name, lambda bindings, values: whole(bindings, values, False), operands)
-            remember_over_arrays(fun)
-            return result
-        return functions.record(name, lambda bindings, values: whole(bindings, values, False), operands)
+        over_arrays = lambda bindings, values: whole(bindings, values, False)
+        return called(
+            fun,
+            lambda: functions.record(name, whole, operands),
+            lambda: functions.record(name, over_arrays, operands),
+        )
 
     return mapped

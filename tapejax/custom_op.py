@@ -15,7 +15,7 @@ from tapejax.gradients import Gradients
 from tapejax.lift import Lifted, as_tensor, lift
 from tapejax.plan import camel
 from tapejax.tape import TapeAction, TensorId, current_scope, next_sequence
-from tapejax.tensor import Kind, Tensor, Tracer, make, with_id
+from tapejax.tensor import Kind, Tensor, Tracer, array_of, make, with_id
 from tapejax.where import line_of, user_frame, user_line
 
 
@@ -59,7 +59,7 @@ class CustomOp:
             )
         results = self.forward(*values, **options)
         several = isinstance(results, (tuple, list))
-        outputs = [jnp.asarray(result) for result in (results if several else [results])]
+        outputs = [array_of(result) for result in (results if several else [results])]
         scope = current_scope()
         if scope.tape.watch is not None:
             scope.tape.watch(self, tensors, outputs, user_frame())
@@ -176,7 +176,7 @@ class PythonAction(TapeAction):
         found = _one_per_operand(self.custom._backward(ct, out, *values, **self.options), values, self.custom._backward)
         for id, wanted, ct, value in zip(self.inputs, self.wanted, found, values, strict=True):
             if wanted:
-                grads.insert(id, jnp.zeros_like(value) if ct is None else jnp.asarray(ct, value.dtype))
+                grads.insert(id, jnp.zeros_like(value) if ct is None else array_of(ct, value.dtype))
 
 
 def custom_op(

@@ -24,7 +24,7 @@ from tapejax.gradients import Gradients
 from tapejax.modes import enable_grad
 from tapejax.plan import OpAction, x64_for
 from tapejax.tape import Composite, Request, Tape, TapeAction, current_tape, written
-from tapejax.tensor import Tensor, make
+from tapejax.tensor import Tensor, array_of, make
 from tapejax.where import user_line
 
 
@@ -298,7 +298,7 @@ def _seed(root: Tensor, seed: Any) -> Any:
     if seed is None:
         return ones_like(root)
     try:
-        given = seed.value if isinstance(seed, Tensor) else jnp.asarray(seed)
+        given = seed.value if isinstance(seed, Tensor) else array_of(seed)
     except (TypeError, ValueError, OverflowError) as cause:
         raise SeedError(
             f"a {type(seed).__name__} is no seed: {cause}", fix="give numbers of the root's shape"

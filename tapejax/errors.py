@@ -168,12 +168,27 @@ class TensorConversionError(TapejaxError, TypeError):
     """A Tensor was given to something that would drop it from the tape, or data cannot become one."""
 
 
+class WantsArraysError(TapejaxError):
+    """A Tensor came where only an array will do: the base of refusals that are raised where jax takes a Tensor.
+
+    A transform that meets one calls its function over arrays. Nothing else makes it do so.
+    """
+
+
+class GivenToJaxError(WantsArraysError, TensorConversionError):
+    """A Tensor was given to a function of jax, or of a library over jax, that takes arrays."""
+
+
 class ImmutableTensorError(TapejaxError, TypeError):
     """An attempt to change a Tensor in place."""
 
 
 class UnknownAttributeError(TapejaxError, AttributeError):
     """A name that tensors of another library have; the message gives what to write here."""
+
+
+class ArrayAttributeError(WantsArraysError, UnknownAttributeError):
+    """A name that jax arrays have, and Tensors do not."""
 
 
 class IndexingError(TapejaxError, IndexError):
@@ -196,7 +211,7 @@ class ClosureError(TapejaxError, RuntimeError):
     """A function given to lax.scan and the like reads recorded Tensors in a way that cannot be followed."""
 
 
-class LostGradientError(TapejaxError, TypeError):
+class LostGradientError(WantsArraysError, TypeError):
     """A function that is not recorded was given a recorded Tensor, and its result would have lost the gradient."""
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from tapejax.errors import ArgumentError, DtypeError
 from tapejax.lift import is_tensor
 from tapejax.recording import Recording, kind_of, no_gradient, outward, record, zero_of
-from tapejax.tensor import make
+from tapejax.tensor import array_of, make
 from tapejax.transforms import (
     Argnums,
     Chosen,
@@ -127,7 +127,7 @@ def check_tangent(primal: Any, tangent: Any) -> Any:
             at=user_line(),
             fix="a tangent has its primal's shape and dtype",
         )
-    return tangent if is_tensor(tangent) else jnp.asarray(tangent)
+    return tangent if is_tensor(tangent) else array_of(tangent)
 
 
 def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = False) -> Any:

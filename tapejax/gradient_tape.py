@@ -38,7 +38,7 @@ from tapejax.nn import layers
 from tapejax.plan import OpAction, Plan, x64_for
 from tapejax.reverse import Options
 from tapejax.tape import Epoch, TensorId
-from tapejax.tensor import Tracer
+from tapejax.tensor import Tracer, array_of
 from tapejax.where import user_frame, user_line
 
 _CONSTANT = -1  # the slot of an operand that gets no gradient
@@ -399,7 +399,7 @@ def _show(kind: Any) -> str:
 def _as_array(data: Any, called: str) -> Any:
     """Numbers as an array of jax's, a copy if the caller could change them later."""
     try:
-        return data if isinstance(data, jax.Array) else jnp.array(data)
+        return array_of(data)
     except (TypeError, ValueError) as cause:
         raise ArgumentError(f"{called} is not an array: {cause}", at=user_line()) from cause
 

@@ -7,12 +7,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tapejax.accumulation import added
 from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
+from tapejax.names import names_around
 from tapejax.tape import TensorId
-from tapejax.tensor import Tensor
+from tapejax.tensor import Tensor, Tracer, array_of
 from tapejax.where import user_line
+
+ROWS = 60  # that are printed
 
 
 class Gradients:
@@ -45,7 +49,7 @@ class Gradients:
         number = _number(key)
         if not isinstance(gradient, (jax.Array, Tensor)):
             try:
-                gradient = jnp.asarray(gradient)
+                gradient = array_of(gradient)
             except (TypeError, ValueError, OverflowError) as cause:
                 what = f"a {type(gradient).__name__} is no gradient: {cause}"
                 raise GradientMismatchError(what, fix="give an array of the tensor's shape and dtype") from None
@@ -126,20 +130,40 @@ class Gradients:
     def items(self) -> list[tuple[TensorId, Any]]:
         return [(TensorId(number), value) for number, value in self._sums.items()]
 
-    def tree(self, tensors: Any) -> Any:
-        """Gradients in the structure of a pytree of tensors; zeros where there is none.
+    def tree(self, tensors: Any, *, zeros: bool = False) -> Any:
+        """Gradients in the structure of a pytree of tensors. What needs no gradient (frozen, integers, arrays) has zeros.
 
-        If one is missing because its tensor was taken off the tape on the way, that is an error: zeros would be wrong.
+        A tensor that needs one and has none is an error with the reason: often it is not the one that the loss was
+        computed from, but one that jax.tree.map made of it. zeros: it has zeros instead, unless its tensor was taken off the tape
+        on the way, where they would be wrong.
+
+        >>> import tapejax as tj
+        >>> params = {"w": tj.tensor([2.0], requires_grad=True), "unused": tj.tensor([1.0], requires_grad=True)}
+        >>> tj.backward(params["w"] ** 2).tree(params, zeros=True)
+        {'unused': Array([0.], dtype=float32), 'w': Array([4.], dtype=float32)}
         """
+        is_tensor = lambda leaf: isinstance(leaf, Tensor)
         cut = self._told.get("cut", ())
 
         def one(leaf):
-            found = self.get(leaf) if isinstance(leaf, Tensor) else None
-            if found is None and cut and isinstance(leaf, Tensor) and leaf._number in cut:
-                return self[leaf]
-            return jnp.zeros_like(leaf.value if isinstance(leaf, Tensor) else leaf) if found is None else found
+            if not is_tensor(leaf):
+                return jnp.zeros_like(leaf)
+            found = self._sums.get(leaf._number)
+            if found is None and leaf.requires_grad and (not zeros or leaf._number in cut):
+                raise self._missing_in(tensors, leaf)
+            return jnp.zeros_like(leaf.value) if found is None else found
 
-        return jax.tree_util.tree_map(one, tensors, is_leaf=lambda leaf: isinstance(leaf, Tensor))
+        return jax.tree_util.tree_map(one, tensors, is_leaf=is_tensor)
+
+    def _missing_in(self, tree: Any, tensor: Tensor) -> MissingGradientError:
+        leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda leaf: isinstance(leaf, Tensor))
+        place = next((jax.tree_util.keystr(path) for path, leaf in leaves if leaf is tensor), "")
+        return MissingGradientError(
+            f"no gradient for {tensor.id!r}{f' at {place}' * bool(place)}: {self.explain(tensor)}",
+            at=user_line(),
+            fix="give tree() the very tensors that the loss was computed from; tree(params, zeros=True) has zeros for those "
+            "that it does not depend on",
+        )
 
     def map(self, function: Callable[[Any], Any]) -> Gradients:
         """A function of each gradient, by tensor again."""
@@ -151,8 +175,17 @@ class Gradients:
         return made
 
     def __repr__(self) -> str:
-        rows = [f"  TensorId({number}): {_kind(value)}" for number, value in self._sums.items()]
-        return "\n".join([f"Gradients of {len(rows)} tensors", *rows])
+        names = names_around()
+        shown = list(self._sums.items())[:ROWS]
+        rows = [(names.get(number, ""), f"TensorId({number})", _kind(value), _short(value)) for number, value in shown]
+        widths = [max(map(len, column)) for column in list(zip(*rows))[:3]]
+        lines = [
+            "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths) if width), row[3]]).rstrip()
+            for row in rows
+        ]
+        more = len(self) - len(shown)
+        title = f"Gradients of {len(self)} tensor{'s' * (len(self) != 1)}"
+        return "\n".join([title, *lines, *([f"  and {more} more"] if more else [])])
 
 
 def _number(key: Any) -> int:
@@ -165,6 +198,14 @@ def _number(key: Any) -> int:
         at=user_line(),
         fix="pass the Tensor that backward saw, or its .id",
     )
+
+
+def _short(value: Any) -> str:
+    """The values in one line; nothing for what is being traced."""
+    value = value.value if isinstance(value, Tensor) else value
+    if isinstance(value, Tracer):
+        return ""
+    return " ".join(np.array2string(np.asarray(value), separator=", ", threshold=8, edgeitems=2, precision=5).split())
 
 
 def _kind(value: Any) -> str:

@@ -17,7 +17,6 @@ from typing import Any
 from weakref import WeakSet, finalize, ref
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tapejax import compat
@@ -29,7 +28,7 @@ from tapejax.program import Eqn
 from tapejax.reverse import Options
 from tapejax.stepwise import Recorder
 from tapejax.tape import TensorId, current_scope, next_number
-from tapejax.tensor import Tensor, Tracer, make, with_id
+from tapejax.tensor import Tensor, Tracer, array_of, make, with_id
 from tapejax.where import line_of, user_frame, user_line
 
 is_tensor = lambda leaf: isinstance(leaf, Tensor)
@@ -276,7 +275,7 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None, ch
     where: the place inside an opened program, if not the user's line.
     checked: whatever is special about the scope or the plan has been seen to.
     """
-    if (scope.special or plan.special or not fusion.enabled) and not checked:
+    if (scope.special or plan.special or not fusion.everywhere) and not checked:
         return run_specially(plan, tensors, scope, where)
     tape = scope.tape
     block = tape.block
@@ -478,7 +477,7 @@ def as_tensor(leaf: Any) -> Tensor:
         raise TensorConversionError(
             "an object array cannot be an operand", at=user_line(), fix="convert it to a numeric dtype first"
         )
-    return make(leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf), False)
+    return make(array_of(leaf), False)
 
 
 def _hashable(leaf: Any, name: str) -> Any:

@@ -24,14 +24,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax import compat, engine, higher_order
-from tapejax.errors import TapejaxError, UnknownAttributeError
+from tapejax.errors import TapejaxError
 from tapejax.gradients import Gradients
 from tapejax.higher_order import Alias
 from tapejax.lift import as_tensor, is_data, is_tensor, lift, scalar
 from tapejax.plan import OpAction
 from tapejax.surface import functions
 from tapejax.tape import Composite, Scope, current_scope, next_number, restore, set_scope, written
-from tapejax.tensor import Tensor, make
+from tapejax.tensor import Tensor, array_of, make, refusal_of
 from tapejax.where import user_line
 
 _tree = jax.tree_util
@@ -129,7 +129,7 @@ def _stand_in(leaf: Any, outer: Scope) -> Tensor:
         outer.tape.append(alias)
         return alias.of(leaf)
     value = leaf.value if is_tensor(leaf) else leaf
-    return make(value if isinstance(value, jax.Array) else jnp.asarray(value), True)
+    return make(array_of(value), True)
 
 
 def _reads_older(entries: list[Any], start: int) -> bool:
@@ -154,36 +154,44 @@ _over_arrays: WeakSet[Any] = WeakSet()  # functions that turned out to be writte
 def _call(
     function: Callable[..., Any], given: list[Any], structure: Any, leaves: dict[int, Tensor], enabled: bool
 ) -> Any:
-    if not is_known_over_arrays(function):
+    def over_tensors():
         filled = [leaves.get(position, leaf) for position, leaf in enumerate(given)]
         args, kwargs = _tree.tree_unflatten(structure, filled)
-        try:
-            return function(*args, **kwargs)
-        except (TypeError, AttributeError) as error:
-            if not wants_arrays(error):
-                raise
-            refusal = error
+        return function(*args, **kwargs)
+
+    def over_arrays():
         current_scope().tape.take_all()
-        with instead_of(refusal):
-            result = _call_over_arrays(function, given, structure, leaves, enabled)
-        remember_over_arrays(function)
-        return result
-    return _call_over_arrays(function, given, structure, leaves, enabled)
+        return _call_over_arrays(function, given, structure, leaves, enabled)
+
+    return called(function, over_tensors, over_arrays)
 
 
-def wants_arrays(refusal: Exception) -> bool:
-    """Whether an error says that a Tensor came where jax wants an array."""
-    said = getattr(refusal, "what", None) or str(refusal)  # without the user's line, which may say anything
-    return "Tensor" in said and not isinstance(refusal, UnknownAttributeError)
+def called(function: Any, over_tensors: Callable[[], Any], over_arrays: Callable[[], Any]) -> Any:
+    """The call of a function in one of two ways: over arrays, if it gave a Tensor to jax when it was called over Tensors.
+
+    An error of the function's own comes out at once, whatever it says.
+    """
+    if is_known_over_arrays(function):
+        return over_arrays()
+    try:
+        return over_tensors()
+    except Exception as error:
+        refusal = refusal_of(error)
+        if refusal is None:
+            raise
+    with _instead_of(refusal):
+        result = over_arrays()
+    remember_over_arrays(function)
+    return result
 
 
 @contextmanager
-def instead_of(refusal: Exception) -> Iterator[None]:
+def _instead_of(refusal: Exception) -> Iterator[None]:
     """What does not run over arrays either was not written for them: then the refusal of a Tensor is what to tell."""
     try:
         yield
     except (TapejaxError, TypeError) as error:
-        if isinstance(refusal, TapejaxError) and isinstance(error, (TapejaxError, *_UNTRACED)):
+        if isinstance(error, (TapejaxError, *_UNTRACED)):
             raise refusal from error
         raise
 

@@ -14,12 +14,15 @@ import numpy as np
 from tapejax import callers, cuts, habits
 from tapejax.errors import (
     ArgumentError,
+    ArrayAttributeError,
     ConcreteValueError,
     DtypeError,
+    GivenToJaxError,
     ImmutableTensorError,
     IndexingError,
     TensorConversionError,
     UnknownAttributeError,
+    WantsArraysError,
 )
 from tapejax.tape import Composite, TensorId, current_scope, next_number
 from tapejax.where import user_line
@@ -59,13 +62,9 @@ class _Hint(type):
     """jax names the type of an argument it does not take; where it asks for this one's name, we can say what to do."""
 
     def __repr__(cls) -> str:
-        if callers.is_jax_that_refuses():
-            caller = callers.find()
-            raise TensorConversionError(
-                f"a Tensor was given to {caller.name}, which takes arrays only",
-                at=caller.line,
-                fix=f"Tensors go to the same function of tapejax{callers.counterpart(caller.name)}; .value is the plain array",
-            )
+        caller = callers.of_refusal()
+        if caller is not None:
+            raise _given(caller)
         return f"<class 'tapejax.{cls.__name__}'>"
 
 
@@ -238,9 +237,12 @@ class Tensor(metaclass=_Hint):
             fix = habits.of_attribute(name)
             if name == "__jax_array__" and self._kind.requires_grad and callers.is_jax_but_no_operator():
                 raise _refused(self, callers.find())
-            if fix is None:
-                return object.__getattribute__(self, name)  # fails again, in Python's own words
-            raise UnknownAttributeError(f"'Tensor' object has no attribute {name!r}", at=user_line(), fix=fix)
+            if fix is not None:
+                raise UnknownAttributeError(f"'Tensor' object has no attribute {name!r}", at=user_line(), fix=fix)
+            if not name.startswith("_") and hasattr(jax.Array, name) and not hasattr(Tensor, name):
+                fix = f"x.value.{name}: x.value is the plain array"
+                raise ArrayAttributeError(f"'Tensor' object has no attribute {name!r}", at=user_line(), fix=fix)
+            return object.__getattribute__(self, name)  # fails again, in Python's own words
 
     def _concrete(self, wanted: str) -> Any:
         value = self.value
@@ -268,6 +270,8 @@ class Tensor(metaclass=_Hint):
     # -- conversions: explicit, so that nothing leaves the tape unnoticed -------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if (self.requires_grad or isinstance(self.value, Tracer)) and (caller := callers.find()).jax:
+            raise _refused(self, caller) if self.requires_grad else _given(caller)
         if self.requires_grad:
             raise TensorConversionError(
                 "a recorded Tensor was about to become a NumPy or JAX array, which would drop it from the tape",
@@ -337,7 +341,7 @@ class Tensor(metaclass=_Hint):
         if _records(self):
             caller = callers.find(called="pickle", whole=True)
             if _is_recorded(self):
-                raise _refused(self, caller)
+                raise _refused(self, caller, TensorConversionError)
             cuts.took(self.id, self._kind, caller, next_number(), traced=False, exposed=False)
         return _unpickle, (np.asarray(self._concrete("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
 
@@ -368,11 +372,36 @@ def make(value: Any, requires_grad: bool) -> Tensor:
     return with_id(value, TensorId(), Kind.of(jax.typeof(value), requires_grad))
 
 
+def array_of(data: Any, dtype: Any = None) -> jax.Array:
+    """Data as a jax array with the values of this moment. A jax array is as it is.
+
+    jax reads a NumPy buffer when it likes, in a thread of its own, or shares it for ever: so it gets a copy that nobody else has.
+    """
+    if isinstance(data, jax.Array):
+        return data if dtype is None else data.astype(dtype)
+    if not hasattr(data, "__jax_array__") and (hasattr(data, "__array__") or _is_buffer(data)):
+        return jnp.asarray(np.array(data), dtype=dtype)
+    if hasattr(data, "__dlpack__"):  # not in the memory of this process's processor: NumPy cannot read it
+        return jax.block_until_ready(jnp.array(jax.dlpack.from_dlpack(data), dtype=dtype, copy=True))
+    return jnp.array(data, dtype=dtype)
+
+
+def _is_buffer(data: Any) -> bool:
+    """Whether it is writable memory that is no NumPy array: a bytearray, an array.array, a memoryview."""
+    if isinstance(data, (int, float, complex, list, tuple, str, bytes, np.generic)):
+        return False
+    try:
+        memoryview(data)
+    except TypeError:
+        return False
+    return True
+
+
 def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
     """Make a Tensor from a number, a nested list, a NumPy array, a jax array or another Tensor.
 
-    NumPy data is copied. A Tensor gives its value: the result is a new leaf. `device` may be a
-    device or a sharding.
+    NumPy data, and any other memory that can be written to, is copied before this returns. A Tensor gives its value: the
+    result is a new leaf. `device` may be a device or a sharding.
 
     >>> import tapejax as tj
     >>> tj.tensor([1.0, 2.0], requires_grad=True).requires_grad
@@ -384,7 +413,7 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, device:
         if isinstance(data, jax.Array):
             value = data if dtype is None else data.astype(dtype)
         else:
-            value = jnp.array(_plain(data), dtype=dtype)
+            value = array_of(_plain(data), dtype)
     except (TypeError, ValueError, OverflowError) as cause:
         if isinstance(cause, TensorConversionError):
             raise
@@ -419,7 +448,7 @@ def _plain(data: Any) -> Any:
                 fix="tapejax.numpy.stack([...]) records, or take .value of each",
             )
         return data.value
-    return data
+    return np.array(data) if isinstance(data, np.ndarray) else data
 
 
 def stop_gradient(x: Any) -> Any:
@@ -446,6 +475,9 @@ class _Whole(Tensor):
     """A Tensor as a leaf of a tree: pytrees are registered by exact type. `of` is the Tensor itself."""
 
     __slots__ = ("of",)
+
+
+_Whole.__name__ = _Whole.__qualname__ = "Tensor"  # as it is printed: to its user it is one
 
 
 def _whole(tensor: Tensor) -> _Whole:
@@ -510,15 +542,33 @@ def _unflatten(aux: Any, children):
     return with_id(value, cuts.rebuilt(number, chain, kind, caller, traced=isinstance(value, Tracer)), kind)
 
 
-def _refused(tensor: Tensor, caller: callers.Caller) -> TensorConversionError:
+def _given(caller: callers.Caller) -> GivenToJaxError:
+    return GivenToJaxError(
+        f"a Tensor was given to {caller.name}, which takes arrays only",
+        at=caller.line,
+        fix=f"Tensors go to the same function of tapejax{callers.counterpart(caller.name)}; .value is the plain array",
+    )
+
+
+def _refused(
+    tensor: Tensor, caller: callers.Caller, kind: type[TensorConversionError] = GivenToJaxError
+) -> TensorConversionError:
     how = f"Tensors go to the same function of tapejax{callers.counterpart(caller.name)}, which records; "
-    return TensorConversionError(
+    return kind(
         f"a recorded Tensor was given to {caller.name}, which would take it off the tape",
         at=caller.line,
         action=f"{tensor.id!r}: {tensor.aval.str_short()}" + (f", {p!r}" if (p := tensor.id.producer) else ""),
         fix=f"{how}tapejax.lift(f)(x) records any function of arrays as one action; x.detach(), x.value or "
         "tapejax.no_grad() leave the tape",
     )
+
+
+def refusal_of(error: Exception) -> WantsArraysError | None:
+    """The refusal of a Tensor that an error is, or that jax itself made it from. An error of the user's is none."""
+    if isinstance(error, WantsArraysError):
+        return error
+    cause = error.__context__
+    return cause if isinstance(cause, WantsArraysError) and callers.is_raised_by_jax(error) else None
 
 
 def _kind_of_placeholder(value: Any, requires_grad: bool) -> Kind:

@@ -2,8 +2,9 @@
 
 make_jaxpr does what jit does: it names arguments and results for error messages, keeps what it found in
 caches, and makes a jaxpr, of which we would make a program. Here the function is called with values that
-write its equations straight into a program. What needs more than that (effects, references, a mesh) and
-whatever raises is left to make_jaxpr: its messages are the ones that people know.
+write its equations straight into a program. What needs more than that (effects, references, a mesh) is left
+to make_jaxpr, and so is what a traced value cannot do: jax's messages are the ones that people know. Whatever else
+the function raises comes out: it is not called again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from jax.extend import core as jex_core
 from jax.extend import source_info_util
 
 from tapejax import compat, program
-from tapejax.errors import TensorConversionError
 from tapejax.program import CALLS, CUSTOM, Growing, Program
 
 _tree = jax.tree_util
@@ -24,6 +24,9 @@ _tree = jax.tree_util
 
 class Unfit(Exception):
     """This is for make_jaxpr."""
+
+
+_OF_JAX = (Unfit, jax.errors.JAXTypeError, jax.errors.JAXIndexError, jax.errors.UnexpectedTracerError)
 
 
 class Value(jax.core.Tracer):
@@ -43,6 +46,11 @@ class Writer(jax.core.Trace):
         super().__init__()
         self.requires_low = False  # primitives stay as they are
         self.growing = growing
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("process_"):  # a kind of call that only make_jaxpr knows
+            raise Unfit
+        raise AttributeError(name)
 
     def new(self, aval: Any) -> Value:
         if type(aval) is not jax.core.ShapedArray or not compat.is_plain(aval):
@@ -70,6 +78,9 @@ class Writer(jax.core.Trace):
         made = [Value(self, slot) for slot in growing.add(eqn, slots)]
         return made if primitive.multiple_results else made[0]
 
+    def process_call(self, primitive, function, operands, params, /) -> Any:
+        raise Unfit
+
     def process_custom_jvp_call(self, primitive, function, jvp, operands, /, **params) -> list[Value]:
         return self.by_jax(primitive, operands, subfuns=(function, jvp), **params)
 
@@ -96,9 +107,7 @@ def trace(f: Callable[..., Any], args: Sequence[Any], *, ignore_custom_rules: bo
     """
     try:
         return _written(f, args, Growing(CALLS | CUSTOM if ignore_custom_rules else CALLS))
-    except TensorConversionError:
-        raise  # a recorded Tensor was refused: no other way of tracing could take it
-    except Exception:
+    except _OF_JAX:
         pass
     # Not within the handler: what jax raises here is not to be shown as raised while handling another error.
     return program.trace(f, args, ignore_custom_rules=ignore_custom_rules)

@@ -20,7 +20,7 @@ from tapejax.engine import own
 from tapejax.errors import ArgumentError, DtypeError
 from tapejax.lift import is_tensor
 from tapejax.recording import Recording, gradient_for, kind_of, no_gradient, outward, record, start_of
-from tapejax.tensor import Tensor
+from tapejax.tensor import Tensor, array_of
 from tapejax.where import user_line
 
 _tree = jax.tree_util
@@ -82,7 +82,7 @@ def check_cotangents(cts: Any, expected: Sequence[Any], structure: Any) -> list[
                 at=user_line(),
                 fix="a cotangent has its output's shape and dtype",
             )
-        made.append(ct if is_tensor(ct) else jnp.asarray(ct))
+        made.append(ct if is_tensor(ct) else array_of(ct))
     return made
 
 

@@ -20,11 +20,12 @@ BUILTINS = {
     "RequiresGradError": ValueError, "TapeError": RuntimeError, "ConsumedTapeError": RuntimeError,
     "WrongTapeError": RuntimeError, "CutGradientError": RuntimeError, "SeedError": ValueError, "BackwardError": RuntimeError,
     "GradientMismatchError": ValueError, "MissingGradientError": KeyError, "TensorConversionError": TypeError,
+    "GivenToJaxError": TypeError, "ArrayAttributeError": AttributeError,
     "ImmutableTensorError": TypeError, "UnknownAttributeError": AttributeError, "ConcreteValueError": TypeError, "DtypeError": TypeError,
     "ArgumentError": (TypeError, ValueError), "IndexingError": IndexError, "MissingRule": NotImplementedError,
     "RefusedPrimitive": NotImplementedError, "RuleSignatureError": TypeError, "UnknownLengthError": ValueError,
 }  # fmt: skip
-BASES = {"TapejaxError", "RuleError"}
+BASES = {"TapejaxError", "RuleError", "WantsArraysError"}
 
 
 def leaf(data=(1.0, 2.0)):
@@ -101,7 +102,7 @@ def cut_gradient():
     tj.backward((jax.device_put(x) + x).sum())
 
 
-def tensor_conversion_by_jax():
+def given_to_jax():
     jnp.asarray(leaf())
 
 
@@ -111,6 +112,10 @@ def immutable_tensor():
 
 def unknown_attribute():
     leaf().zero_grad()
+
+
+def array_attribute():
+    leaf().addressable_shards
 
 
 def indexing():
@@ -152,7 +157,7 @@ def unknown_length():
 
 WAYS = [
     cut_gradient, requires_grad, tape, consumed_tape, wrong_tape, seed, backward, gradient_mismatch, missing_gradient,
-    tensor_conversion, tensor_conversion_by_jax, immutable_tensor, unknown_attribute, indexing, concrete_value, dtype, argument, missing_rule,
+    tensor_conversion, given_to_jax, immutable_tensor, unknown_attribute, array_attribute, indexing, concrete_value, dtype, argument, missing_rule,
     missing_rule_when_refused, refused_primitive, rule_signature, unknown_length,
 ]  # fmt: skip
 

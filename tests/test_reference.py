@@ -47,14 +47,16 @@ def public():
             yield HOME.get(f"tapejax.{name}", f"tapejax.{name}")
     for module in ("tapejax.nn", "tapejax.random", "tapejax.numpy", "tapejax.lax"):
         yield from (f"{module}.{name}" for name in own_names(module))
-    testing = importlib.import_module("tapejax.testing")
-    yield from (
-        f"tapejax.testing.{name}" for name, found in vars(testing).items() if is_of(found, testing) and name[0] != "_"
-    )
+    for module in map(importlib.import_module, ("tapejax.testing", "tapejax.training")):
+        yield from (
+            f"{module.__name__}.{name}"
+            for name, found in vars(module).items()
+            if is_of(found, module) and name[0] != "_"
+        )
 
 
 def is_of(found, module):
-    return inspect.isfunction(found) and found.__module__ == module.__name__
+    return (inspect.isfunction(found) or inspect.isclass(found)) and found.__module__ == module.__name__
 
 
 def resolve(full):

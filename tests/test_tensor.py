@@ -397,3 +397,16 @@ def test_operators_of_numpy_step_back():
         np.testing.assert_array_equal(found.value, want)
     np.testing.assert_array_equal((array == x).value, [False, False])
     assert (array / x).backward()[x].tolist() == [-3.0, -1.0]
+
+
+def test_its_type_prints_like_a_class(capsys):
+    x = leaf([1.0, 2.0])
+    printed = "<class 'tapejax.Tensor'>"
+    assert repr(type(x)) == str(type(x)) == f"{type(x)}" == printed
+    whole = []
+    jax.tree.map(lambda t: whole.append(type(t)), {"recorded": x * 2})
+    assert [repr(kind) for kind in whole] == [printed]
+    jax.jit(lambda v: print(type(x), type(tj.tensor(v))))(1.0)
+    jax.debug.print("{kind}", kind=type(x))
+    jax.effects_barrier()
+    assert capsys.readouterr().out.split("\n") == [f"{printed} {printed}", printed, ""]

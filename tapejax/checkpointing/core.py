@@ -20,7 +20,7 @@ from tapejax.gradients import Gradients
 from tapejax.lift import is_tensor, lift
 from tapejax.packed import force
 from tapejax.plan import OpAction
-from tapejax.recording import is_known_over_arrays, remember_over_arrays, wants_arrays
+from tapejax.recording import called, is_known_over_arrays
 from tapejax.tape import Scope, TapeAction, TensorId, current_scope, next_sequence
 from tapejax.tensor import Kind, Tensor, Tracer, make, with_id
 from tapejax.where import line_of, user_frame, user_line
@@ -63,11 +63,11 @@ def checkpoint(
 def checkpoint_multi(
     function: Callable[..., Any], inputs: Sequence[Any], *, policy: Any = None, verify: str | bool = "outputs"
 ) -> Any:
-    """checkpoint(function, *inputs) for a list of inputs, of which there must be one at least.
+    """checkpoint for a function of a list: `function(inputs)`, with one input at least.
 
     >>> import tapejax as tj
     >>> x, y = tj.tensor(2.0, requires_grad=True), tj.tensor(3.0, requires_grad=True)
-    >>> grads = tj.backward(tj.checkpoint_multi(lambda x, y: x * x * y, [x, y]))
+    >>> grads = tj.backward(tj.checkpoint_multi(lambda inputs: inputs[0] ** 2 * inputs[1], [x, y]))
     >>> float(grads[x]), float(grads[y])
     (12.0, 4.0)
     """
@@ -75,11 +75,11 @@ def checkpoint_multi(
         raise ArgumentError(
             f"checkpoint_multi takes a list of inputs, not {type(inputs).__name__}",
             at=user_line(),
-            fix="checkpoint_multi(function, [x, y]), or checkpoint(function, x, y)",
+            fix="checkpoint_multi(function, [x, y]) for function([x, y]), checkpoint(function, x, y) for function(x, y)",
         )
     if not inputs:
         raise ArgumentError("checkpoint_multi needs at least one input", at=user_line(), fix="pass a list of Tensors")
-    return _checkpoint(function, tuple(inputs), {}, policy, verify)
+    return _checkpoint(function, (list(inputs),), {}, policy, verify)
 
 
 _name = lift(_named, name="checkpoint_name", static_argnames="name")
@@ -107,18 +107,20 @@ def _checkpoint(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], po
     if traced or is_known_over_arrays(function):
         return checkpoint_traced(function, leaves, structure, policy)
     moment = Moment()
-    try:
+
+    def over_tensors():
         if not scope.enabled or scope.tape.forgets:  # nobody goes back over it, or a run around it sees to that
             return function(*args, **kwargs)
         return _first_run(function, args, kwargs, leaves, structure, verify, moment, scope)
+
+    def by_jax():
+        moment.return_to()  # as if it had not been tried
+        return checkpoint_traced(function, leaves, structure, policy)
+
+    try:
+        return called(function, over_tensors, by_jax)
     except _Traced:
-        pass
-    except (TypeError, AttributeError) as refusal:
-        if not wants_arrays(refusal):
-            raise
-        remember_over_arrays(function)
-    moment.return_to()  # as if it had not been tried
-    return checkpoint_traced(function, leaves, structure, policy)
+        return by_jax()
 
 
 class _Traced(Exception):

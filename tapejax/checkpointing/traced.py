@@ -18,7 +18,7 @@ import numpy as np
 from tapejax import generator
 from tapejax.errors import ArgumentError
 from tapejax.lift import as_tensor, is_data, is_tensor
-from tapejax.recording import is_known_over_arrays, plain, remember_over_arrays, wants_arrays
+from tapejax.recording import called, plain
 from tapejax.surface import functions
 from tapejax.tensor import Tracer
 from tapejax.where import user_line
@@ -76,19 +76,14 @@ def checkpoint_traced(function: Callable[..., Any], leaves: Sequence[Any], struc
 
     operands = [leaves[i] if is_tensor(leaves[i]) else as_tensor(leaves[i]) for i in places]
     name = f"checkpoint_{getattr(function, '__name__', 'function').strip('<>')}"
-    arrays = iter(_record(name, function, whole, operands))
+    over_arrays = lambda bindings, values: whole(bindings, values, False)
+    recorded = called(
+        function,
+        lambda: functions.record(name, whole, operands),
+        lambda: functions.record(name, over_arrays, operands),
+    )
+    arrays = iter(recorded)
     made = [next(arrays) if leaf is None else leaf for leaf in rest]
     if not over_tensors:
         made = [leaf.value if is_tensor(leaf) and not leaf.requires_grad else leaf for leaf in made]
     return _tree.tree_unflatten(found, made)
-
-
-def _record(name: str, function: Any, whole: Callable[..., Any], operands: list[Any]) -> Any:
-    if not is_known_over_arrays(function):
-        try:
-            return functions.record(name, whole, operands)
-        except (TypeError, AttributeError) as refusal:
-            if not wants_arrays(refusal):
-                raise
-        remember_over_arrays(function)
-    return functions.record(name, lambda bindings, values: whole(bindings, values, False), operands)

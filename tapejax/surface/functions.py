@@ -24,7 +24,7 @@ from tapejax.lift import Lifted, as_tensor, is_data, is_tensor
 from tapejax.program import Eqn, Program, trace
 from tapejax.reverse import Options
 from tapejax.tape import Scope, current_scope, next_number, restore, set_scope
-from tapejax.tensor import Tensor, Tracer, make, with_id
+from tapejax.tensor import Tensor, Tracer, make, refusal_of, with_id
 from tapejax.where import user_line
 
 _tree = jax.tree_util
@@ -78,6 +78,11 @@ class Body:
             if self.tensors:
                 args, kwargs = wrapped((args, kwargs))
             return self.unwrapped(self.function(*args, **kwargs))
+        except Exception as error:  # here, before jax shortens the traceback
+            refusal = refusal_of(error)
+            if refusal is None or refusal is error:
+                raise
+            raise refusal from error
         finally:
             restore(outer)
 
@@ -139,7 +144,7 @@ def call(op: Any, args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
         values = [leaves[i] for i in places]
         try:
             found = bool(bodies) and reads_recorded(whole, values)
-        except Exception:  # not traceable, or wrong: jax will say so, on the values
+        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):  # not traceable: jax gets the values
             return whole(Bindings({}), values)
         if not found:
             args, kwargs = _tree.tree_unflatten(structure, leaves)

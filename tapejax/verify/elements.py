@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -25,11 +26,15 @@ class Elements:
         self.subject, self.report, self.order, self.judges = subject, report, order, judges
         self.seeds, self.rtol = seeds, rtol
         self.kinds = [jax.typeof(value).str_short() for value in subject.values]
-        self.narrow = float(jnp.finfo(subject.narrowest).eps) > 1e-15
         self.lines: dict[int, Line] = {}
         self.rounding: dict[int, Any] = {}
         self.cts: list[list[Any]] = []
         self.ours: list[list[Any]] = []  # per seed, per input
+
+    @cached_property
+    def narrow(self) -> bool:
+        """Whether digits are lost on the way. Asked after the tape's call: it traces the function."""
+        return float(jnp.finfo(self.subject.narrowest).eps) > 1e-15
 
     def _row(self, position: int, against: str, verdict: str, **more: Any) -> Row:
         row = Row(self.subject.names[position], self.kinds[position], against, self.order, verdict, **more)

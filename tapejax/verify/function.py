@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax.errors import ArgumentError
+from tapejax.errors import ArgumentError, TapejaxError
 from tapejax.verify.elements import Elements, first_line, measure, scaled
 from tapejax.verify.finite import LEVELS, index_of, narrowed
 from tapejax.verify.report import RAISES, RIGHT, UNCHECKED, WRONG, Kink, Report
@@ -107,6 +107,8 @@ class Check(Elements):
         except ArgumentError:
             raise
         except Exception as error:
+            if error is subject.raised and not isinstance(error, TapejaxError):
+                raise  # the function's own: there is nothing to judge
             self._all_rows(subject.speaker, WRONG, f"{RAISES} {first_line(error)}")
             self.cts = self.cts or [[]]
             return

@@ -44,6 +44,7 @@ class Subject:
     speaker = "the tape"
     kinks_are_conventions = False  # whether another opinion at a kink is fine
     thorough = True  # whether single elements are differenced too
+    raised: Exception | None = None  # what the function itself raised when it was called
 
     def __init__(self, name: str, names: list[str], function: Callable[..., Any], for_jax: Callable[..., Any], values):
         self.name, self.names, self.function = name, names, function
@@ -90,11 +91,17 @@ class Subject:
             full = list(leaves)
             for position, value in zip(chosen, values, strict=True):
                 full[position] = value
-            results = _tree.tree_leaves(function(*_tree.tree_unflatten(structure, full)), is_leaf=is_tensor)
+            try:
+                result = function(*_tree.tree_unflatten(structure, full))
+            except Exception as error:
+                subject.raised = error
+                raise
+            results = _tree.tree_leaves(result, is_leaf=is_tensor)
             return [result for result in results if (is_tensor(result) or is_data(result)) and inexact(plain(result))]
 
         flat.__name__ = name
-        return cls(name, names, flat, flat, values)
+        subject = cls(name, names, flat, flat, values)
+        return subject
 
     def allowed_move(self, position: int, direction: np.ndarray) -> np.ndarray:
         """The part of a direction along which the input may move."""

@@ -117,17 +117,14 @@ def watch(subject: Subject, *, detail: str = "primitives", values: Sequence[Any]
 def _call(subject: Subject, tensors: Sequence[Any], tape: Watch) -> list[Any]:
     """The function on Tensors; lifted if it wants arrays, so that its equations keep their lines."""
     function = subject.function
-    if not recording.is_known_over_arrays(function):
-        try:
-            return list(function(*tensors))
-        except (TypeError, AttributeError) as refusal:
-            if not recording.wants_arrays(refusal):
-                raise
+
+    def over_arrays():
         tape.take_all()
-        recording.remember_over_arrays(function)
-    if "lifted" not in subject.compiled:
-        subject.compiled["lifted"] = lift(function)
-    return list(subject.compiled["lifted"](*tensors))
+        if "lifted" not in subject.compiled:
+            subject.compiled["lifted"] = lift(function)
+        return subject.compiled["lifted"](*tensors)
+
+    return list(recording.called(function, lambda: function(*tensors), over_arrays))
 
 
 def see(actions: Iterable[TapeAction], known: dict[int, Any], calls: dict[int, Any]) -> list[Seen]:

@@ -69,7 +69,15 @@ def test_one_input():
 
 def test_many_inputs():
     x, w = leaf(X), leaf(W)
-    ours = tj.backward(tj.checkpoint_multi(network, [x, w]))
+    given = []
+
+    def of_a_list(inputs):
+        given.append([type(inputs), *inputs])
+        return network(*inputs)
+
+    ours = tj.backward(tj.checkpoint_multi(of_a_list, (x, w)))
+    assert [kind for kind, *_ in given] == [list, list], "the first run, and the one in backward"
+    assert [tensor.id for tensor in given[1][1:]] == [x.id, w.id]
     plain = tj.backward(network(x, w))
     same(ours[x], plain[x])
     same(ours[w], plain[w])

@@ -17,6 +17,7 @@ from tapejax.errors import ArgumentError, DtypeError, GradientMismatchError
 from tapejax.gradients import Gradients
 from tapejax.lift import is_tensor, lift
 from tapejax.recording import plain
+from tapejax.tensor import array_of
 from tapejax.transforms import check_callable, flatten, value_and_grad
 from tapejax.where import user_line
 
@@ -44,7 +45,7 @@ def global_norm(gradients: Any) -> Any:
     """The norm of all gradients taken together as one vector.
 
     >>> import jax.numpy as jnp, tapejax as tj
-    >>> tj.global_norm({"a": jnp.array([3.0]), "b": jnp.array(4.0)})
+    >>> tj.training.global_norm({"a": jnp.array([3.0]), "b": jnp.array(4.0)})
     Array(5., dtype=float32)
     """
     if isinstance(gradients, Gradients) and gradients.has_intermediates:
@@ -67,7 +68,7 @@ def clip_by_norm(gradients: Any, max_norm: Any) -> Any:
     """The gradients, made shorter if their global norm is above max_norm; their direction stays.
 
     >>> import jax.numpy as jnp, tapejax as tj
-    >>> tj.clip_by_norm([jnp.array([3.0]), jnp.array([4.0])], 2.5)
+    >>> tj.training.clip_by_norm([jnp.array([3.0]), jnp.array([4.0])], 2.5)
     [Array([1.5], dtype=float32), Array([2.], dtype=float32)]
     """
     norm = global_norm(gradients)
@@ -83,7 +84,7 @@ def clip_by_value(gradients: Any, limit: Any) -> Any:
     """Every element of the gradients cut off at -limit and limit.
 
     >>> import jax.numpy as jnp, tapejax as tj
-    >>> tj.clip_by_value(jnp.array([-3.0, 0.5]), 1.0)
+    >>> tj.training.clip_by_value(jnp.array([-3.0, 0.5]), 1.0)
     Array([-1. ,  0.5], dtype=float32)
     """
     return _map(lambda leaf: _clipped(leaf, limit), gradients)
@@ -99,7 +100,7 @@ def accumulate(
 
     >>> import jax.numpy as jnp, tapejax as tj
     >>> loss = lambda w, x: jnp.mean((x * w) ** 2)
-    >>> tj.accumulate(loss, 2)(jnp.float32(3.0), jnp.arange(4.0))
+    >>> tj.training.accumulate(loss, 2)(jnp.float32(3.0), jnp.arange(4.0))
     (Array(31.5, dtype=float32), Array(21., dtype=float32))
     """
     check_callable(fun)
@@ -137,7 +138,7 @@ class Accumulator:
     in float32 at least.
 
     >>> import jax.numpy as jnp, tapejax as tj
-    >>> total = tj.Accumulator()
+    >>> total = tj.training.Accumulator()
     >>> for gradient in ([1.0, 2.0], [5.0, 6.0]):
     ...     total.add({"weights": jnp.array(gradient)})
     >>> total.mean()
@@ -160,7 +161,7 @@ class Accumulator:
 
     def add(self, gradients: Mapping[str, Any]) -> None:
         """Add the gradients of one micro-batch; all of them, or none if one does not fit."""
-        given = {name: jnp.asarray(plain(gradient)) for name, gradient in gradients.items()}
+        given = {name: array_of(plain(gradient)) for name, gradient in gradients.items()}
         kinds = {name: (gradient.shape, gradient.dtype) for name, gradient in given.items()}
         for name, (_, dtype) in kinds.items():
             if not jnp.issubdtype(dtype, jnp.inexact):
@@ -208,9 +209,9 @@ class LossScale(NamedTuple):
     as large when something overflowed (skip that step), twice as large after `period` good steps.
 
     >>> import jax.numpy as jnp, tapejax as tj
-    >>> scaling = tj.LossScale.start(1024.0)
+    >>> scaling = tj.training.LossScale.start(1024.0)
     >>> value, gradient = tj.value_and_grad(lambda w: scaling.scale(w * w))(jnp.float16(0.5))
-    >>> scaling.unscale(gradient), bool(tj.all_finite(gradient))
+    >>> scaling.unscale(gradient), bool(tj.training.all_finite(gradient))
     (Array(1., dtype=float16), True)
     >>> float(scaling.adjust(finite=False).factor)
     512.0
@@ -247,7 +248,7 @@ def all_finite(tree: Any) -> Any:
     """Whether no element anywhere is NaN or infinite.
 
     >>> import jax.numpy as jnp, tapejax as tj
-    >>> bool(tj.all_finite({"a": jnp.ones(2), "b": jnp.array(jnp.inf)}))
+    >>> bool(tj.training.all_finite({"a": jnp.ones(2), "b": jnp.array(jnp.inf)}))
     False
     """
     leaves = [plain(leaf) for leaf in _leaves(tree)]
