@@ -56,6 +56,10 @@ class Fusion:
     `with tapejax.fusion(False):` holds inside of the block, in this task or thread and in the tasks that it starts.
     `tapejax.fusion.enabled = False` holds wherever no such block does. Blocks may be left in any order.
 
+    Where several processes run together (jax.distributed), all must run the same programs: which ones must follow
+    from the calls alone, never from what a process holds or looks at. So there it is disabled, unless
+    `tapejax.fusion.enabled = True` says otherwise.
+
     >>> import tapejax as tj
     >>> with tj.fusion(False):
     ...     print(tj.fusion.enabled)
@@ -64,13 +68,20 @@ class Fusion:
     True
     """
 
-    __slots__ = ("_blocks", "_default", "_lock", "_open", "everywhere")
+    __slots__ = ("_blocks", "_default", "_lock", "_open", "_said", "everywhere")
 
     def __init__(self) -> None:
         self._blocks: ContextVar[tuple[list[bool], ...]] = ContextVar("fusion", default=())  # each with its setting
         self._open = 0  # how many there are, in all tasks and threads
         self._lock = threading.RLock()  # a signal handler may come in between
-        self.enabled = os.environ.get("TAPEJAX_FUSION", "1") != "0"
+        self._said = "TAPEJAX_FUSION" in os.environ  # whether somebody has said what is wanted
+        self._default = os.environ.get("TAPEJAX_FUSION", "1") != "0"
+        self._opened(0)
+
+    def follow_processes(self) -> None:
+        """Look once how many processes there are: when the first op is made, jax has started."""
+        if not self._said:
+            self.enabled = jax.process_count() == 1
 
     @property
     def enabled(self) -> bool:
@@ -79,7 +90,7 @@ class Fusion:
 
     @enabled.setter
     def enabled(self, enabled: bool) -> None:
-        self._default = bool(enabled)
+        self._default, self._said = bool(enabled), True
         self._opened(0)
 
     def _opened(self, more: int) -> None:

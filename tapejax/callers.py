@@ -6,6 +6,7 @@ Functions are known by the identity of their code. Names serve messages only: no
 from __future__ import annotations
 
 import os
+import functools
 import sys
 import sysconfig
 import threading
@@ -75,8 +76,17 @@ _LOOKING = _all_codes(
     jax.debug.print, jax.debug.callback,
 ) - _WRAPPERS  # fmt: skip
 _TREES = frozenset(code.co_filename for code in _all_codes(jax.tree.map, jax.tree_util.tree_map))
-_OPERATORS = frozenset(code.co_filename for code in _all_codes(jax.Array.__add__, type(jax.numpy.zeros(())).__add__))
-_NUMPY = tuple(map(_folder, _OPERATORS))
+
+
+@functools.cache
+def _operators() -> frozenset[str]:
+    """The files of an array's operators. Not when we are imported: to make an array starts jax, and it is for users to say when."""
+    return frozenset(code.co_filename for code in _all_codes(jax.Array.__add__, type(jax.numpy.zeros(())).__add__))
+
+
+@functools.cache
+def _numpy() -> tuple[str, ...]:
+    return tuple(map(_folder, _operators()))
 
 
 def _equinox_module() -> CodeType | None:
@@ -209,7 +219,7 @@ def is_jax_but_no_operator(depth: int = 2) -> bool:
     Elsewhere jax asks in C, where an error is not passed on; there it words a refusal of its own soon.
     """
     filename = _getframe(depth).f_code.co_filename
-    return filename.startswith(_NUMPY) and filename not in _OPERATORS
+    return filename.startswith(_numpy()) and filename not in _operators()
 
 
 def of_refusal(depth: int = 2) -> Caller | None:

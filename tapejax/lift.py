@@ -211,6 +211,7 @@ class Lifted:
 
         name_after(flat, function)
         wrt = [scope.enabled and t.requires_grad for t in tensors]
+        fusion.follow_processes()
         try:
             plan = Plan(self.name, flat, [t.aval for t in tensors], wrt, self.options)
         except Exception as error:

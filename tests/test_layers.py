@@ -98,3 +98,14 @@ def test_import_needs_no_optional_package():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_import_does_not_start_jax():
+    """jax.distributed.initialize must come before jax starts, and people import first."""
+    code = (
+        "import jax, tapejax, tapejax.numpy, tapejax.lax, tapejax.nn, tapejax.scipy, tapejax.verify\n"
+        "jax.config.update('jax_platforms', 'nowhere')\n"
+        "try:\n    jax.devices()\nexcept RuntimeError:\n    print('not started')"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "not started"
