@@ -5,8 +5,8 @@ Functions are known by the identity of their code. Names serve messages only: no
 
 from __future__ import annotations
 
-import os
 import functools
+import os
 import sys
 import sysconfig
 import threading
