@@ -65,7 +65,10 @@ class Jitted:
 
     @takes_apart
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, _ = flatten((args, kwargs))
+        leaves, structure = flatten((args, kwargs))
+        if any([isinstance(leaf, np.ndarray) for leaf in leaves]):  # jax would read them later: see tensor.array_of
+            leaves = [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+            args, kwargs = _tree.tree_unflatten(structure, leaves)
         if current_scope().enabled and any(is_tensor(leaf) and leaf.requires_grad for leaf in leaves):
             key = self._key(args, kwargs)
             records = self._records.get(key)

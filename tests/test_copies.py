@@ -86,6 +86,11 @@ def seeded(data):
     return lambda: gradient
 
 
+def jitted(data):
+    result = tj.jit(lambda x: x * 1)(data)
+    return lambda: result
+
+
 READERS = {
     "operand": kept_by_backward,
     "reflected operand": lambda data: value_of(data * ones(data)),
@@ -93,13 +98,14 @@ READERS = {
     "lifted function": lambda data: value_of(tj.lift(lambda x, y: x * y)(ones(data), data)),
     "argument of vjp": kept_by_pullback,
     "seed": seeded,
+    "jit": jitted,
     "vmap": lambda data: value_of(tj.vmap(lambda x, y: x * y)(ones(data), data)),
 }
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_what_reads_an_array(name):
-    for data in buffers((3, 1000, 65_537)):
+    for data in buffers((3, 1000, 65_537, 1_000_000)):
         read = READERS[name](data)
         data[:] = -7
         np.testing.assert_array_equal(np.unique(read()), [1], err_msg=f"{data.size} at {data.ctypes.data % 64}")
