@@ -33,6 +33,8 @@ if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getat
         sequential,
     )
     from tapejax.cursor import Cursor
+    from tapejax.diagnose.alarm import debug_nonfinite
+    from tapejax.diagnose.nonfinite import find_nonfinite
     from tapejax.gradient_tape import GradientTape
     from tapejax.verify.actions import verify_tape
     from tapejax.verify.custom import verify_custom_rule
@@ -64,8 +66,10 @@ __all__ = [
     "compare_precision",
     "current_tape",
     "custom_op",
+    "debug_nonfinite",
     "elementwise_grad",
     "enable_grad",
+    "find_nonfinite",
     "fusion",
     "global_norm",
     "grad",
@@ -106,6 +110,8 @@ _LATE = {
         "saved_tensors_hooks", "sequential",
     ),
     "cursor": ("Cursor",),
+    "diagnose.alarm": ("debug_nonfinite",),
+    "diagnose.nonfinite": ("find_nonfinite",),
     "gradient_tape": ("GradientTape",),
     "verify.actions": ("verify_tape",),
     "verify.custom": ("verify_custom_rule",),

@@ -20,7 +20,7 @@ from tapejax.errors import (
     WrongTapeError,
 )
 from tapejax.gradients import Gradients
-from tapejax.modes import enable_grad
+from tapejax.modes import alarm, enable_grad
 from tapejax.plan import OpAction, x64_for
 from tapejax.tape import Pending, Tape, TapeAction, current_tape, written
 from tapejax.tensor import Tensor, make
@@ -62,6 +62,8 @@ def backward(
         )
     leaves = None if wrt is None else _leaves(wrt)
     cut = look_for_cuts(root, leaves, tape) if cuts.log.last > tape.epoch.start else {}
+    if (looks := alarm.get()) is not None:
+        looks.before_backward(root, tape)
     if leaves is not None and seed is None and type(root) is Tensor and not (retain_tape or create_graph):
         found = hot.step(root, leaves, tape)
         if found is not None:

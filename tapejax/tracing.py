@@ -89,13 +89,16 @@ class Writer(jax.core.Trace):
 compat.STAGED.add(Value)
 
 
-def trace(f: Callable[..., Any], args: Sequence[Any], *, ignore_custom_rules: bool = False) -> tuple[Program, Any]:
+def trace(
+    f: Callable[..., Any], args: Sequence[Any], *, ignore_custom_rules: bool = False, growing: Growing | None = None
+) -> tuple[Program, Any]:
     """The program of f at arguments like these, and the pytree structure of what f returns.
 
     ignore_custom_rules: open custom_jvp and custom_vjp too, so that the primal code is what counts.
+    growing: what the program is written into, if something is to be noted on the way.
     """
     try:
-        return _written(f, args, Growing(CALLS | CUSTOM if ignore_custom_rules else CALLS))
+        return _written(f, args, growing or Growing(CALLS | CUSTOM if ignore_custom_rules else CALLS))
     except TensorConversionError:
         raise  # a recorded Tensor was refused: no other way of tracing could take it
     except Exception:

@@ -17,7 +17,7 @@ LAYERS = [
     "where", "callers", "habits", "errors", "compat", "discharge", "program", "tracing", "rules", "reverse", "coverage",
     "tape", "cuts", "generator", "modes", "packed", "tensor", "names", "stepwise", "executables", "plan", "layout", "block", "lift", "straight", "operators", "gradients", "hot", "higher_order", "engine", "cursor",
     "custom_op", "surface", "numpy", "nn", "lax", "scipy", "random", "caches",
-    "recording", "transforms", "forward_mode", "compile", "checkpointing", "utilities", "gradient_tape", "check", "view", "verify", "testing", "cli", "__main__",
+    "recording", "transforms", "forward_mode", "compile", "checkpointing", "utilities", "gradient_tape", "check", "view", "verify", "diagnose", "testing", "cli", "__main__",
 ]  # fmt: skip
 
 
