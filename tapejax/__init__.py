@@ -19,7 +19,7 @@ from tapejax.transforms import elementwise_grad, grad, jacobian, jacrev, value_a
 from tapejax.utilities import Accumulator, LossScale, accumulate, all_finite, clip_by_norm, clip_by_value, global_norm
 
 if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getattr__
-    from tapejax import lax, nn, numpy, random, scipy, testing, verify  # noqa: F401
+    from tapejax import diagnose, lax, nn, numpy, random, scipy, testing, verify  # noqa: F401
     from tapejax.caches import clear_plans, plans  # noqa: F401
     from tapejax.check import check_grads
     from tapejax.checkpointing import (
@@ -34,6 +34,8 @@ if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getat
     )
     from tapejax.cursor import Cursor
     from tapejax.diagnose.alarm import debug_nonfinite
+    from tapejax.diagnose.flow import gradient_flow
+    from tapejax.diagnose.missing import explain
     from tapejax.diagnose.nonfinite import find_nonfinite
     from tapejax.gradient_tape import GradientTape
     from tapejax.verify.actions import verify_tape
@@ -69,10 +71,12 @@ __all__ = [
     "debug_nonfinite",
     "elementwise_grad",
     "enable_grad",
+    "explain",
     "find_nonfinite",
     "fusion",
     "global_norm",
     "grad",
+    "gradient_flow",
     "hessian",
     "hvp",
     "is_recording",
@@ -101,7 +105,7 @@ __all__ = [
     "vmap",
 ]
 
-_NAMESPACES = ("lax", "nn", "numpy", "random", "scipy", "testing", "verify")
+_NAMESPACES = ("diagnose", "lax", "nn", "numpy", "random", "scipy", "testing", "verify")
 _LATE = {
     "caches": ("clear_plans", "plans"),
     "check": ("check_grads",),
@@ -111,6 +115,8 @@ _LATE = {
     ),
     "cursor": ("Cursor",),
     "diagnose.alarm": ("debug_nonfinite",),
+    "diagnose.flow": ("gradient_flow",),
+    "diagnose.missing": ("explain",),
     "diagnose.nonfinite": ("find_nonfinite",),
     "gradient_tape": ("GradientTape",),
     "verify.actions": ("verify_tape",),

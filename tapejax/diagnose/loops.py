@@ -201,6 +201,7 @@ class BackSteps:
         self.carry_avals = avals
         self.before = compiled(self._before, runs_once=False)
         self.stretch = Stretch(self._advance)
+        self.sizes = compiled(self._sizes, runs_once=False)
         self.terms = compiled(self._terms, static_argnums=(0,), runs_once=False)
 
     def _before(self, consts, init, xs):
@@ -243,6 +244,18 @@ class BackSteps:
         found = self.loop.split_in(self.in_cts(fixed, turn, state))[1]
         pairs = zip(found, self.present, self.carry_avals)
         return [jnp.zeros(aval.shape, aval.dtype) if ct is None else ct for ct, there, aval in pairs if there]
+
+    def _sizes(self, fixed: Any, state: list[Any]) -> tuple[Any, Any]:
+        """What arrives at each step, the last one first: its largest element, and its square in units of that."""
+
+        def one(state, turn):
+            parts = [jnp.ravel(jnp.abs(x)) for x in state]
+            top = jnp.max(jnp.concatenate([part.astype(jnp.float32) for part in parts]), initial=0.0)
+            unit = jnp.where(jnp.isfinite(top) & (top > 0), top, 1.0)
+            square = sum(jnp.sum((part.astype(jnp.float32) / unit) ** 2) for part in parts)
+            return self._advance(fixed, turn, state), (square, unit)
+
+        return lax.scan(one, list(map(jnp.asarray, state)), jnp.arange(self.loop.length))[1]
 
     def _terms(self, at: int, fixed: Any, state: list[Any], flat: Any) -> Any:
         """What each step adds to one element of the cotangent of a constant operand, the last step first."""

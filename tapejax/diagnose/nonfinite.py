@@ -179,7 +179,9 @@ class Subject:
 def _to_mend(birth: Birth) -> Birth:
     """Where something has to change: if infinities met, where they were made."""
     origin = birth.origin
-    meets = (birth.cause in ("infinities", "cotangent") and birth.op not in ("mul", "sub")) or birth.cause == "cotangent"
+    meets = (
+        birth.cause in ("infinities", "cotangent") and birth.op not in ("mul", "sub")
+    ) or birth.cause == "cotangent"
     return origin if meets and origin is not None and origin.cause != "constant" else birth
 
 
