@@ -20,7 +20,35 @@ from tapejax.where import line_of, user_line
 
 # Ops whose slope fades out. That of all others is exactly zero where it is zero: a dead relu, a mask, a rounding.
 SATURATING = frozenset(
-    ["sigmoid", "logistic", "expit", "tanh", "softmax", "log_softmax", "softplus", "log_sigmoid", "hard_sigmoid", "hard_tanh", "erf", "erfc", "exp", "exp2", "expm1", "clip", "clamp", "soft_sign", "elu", "selu", "celu", "gelu", "silu", "power", "float_power", "arctan", "logsumexp"]
+    [
+        "sigmoid",
+        "logistic",
+        "expit",
+        "tanh",
+        "softmax",
+        "log_softmax",
+        "softplus",
+        "log_sigmoid",
+        "hard_sigmoid",
+        "hard_tanh",
+        "erf",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "clip",
+        "clamp",
+        "soft_sign",
+        "elu",
+        "selu",
+        "celu",
+        "gelu",
+        "silu",
+        "power",
+        "float_power",
+        "arctan",
+        "logsumexp",
+    ]
 )
 
 

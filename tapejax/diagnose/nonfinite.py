@@ -179,10 +179,10 @@ class Subject:
 def _to_mend(birth: Birth) -> Birth:
     """Where something has to change: if infinities met, where they were made."""
     origin = birth.origin
-    meets = (
-        birth.cause in ("infinities", "cotangent") and birth.op not in ("mul", "sub")
-    ) or birth.cause == "cotangent"
-    return origin if meets and origin is not None and origin.cause != "constant" else birth
+    if origin is None or origin.cause == "constant" or birth.cause not in ("infinities", "cotangent"):
+        return birth
+    meets_at_once = birth.cause == "infinities" and (birth.op == "sub" or origin.op in ("log", "exp"))
+    return birth if meets_at_once else origin
 
 
 def _same(a: Birth, b: Birth) -> bool:
@@ -217,7 +217,7 @@ class Traced:
             return [jnp.asarray(leaf) for _, leaf in outputs if is_data(leaf)]
 
         program, _ = trace(over_arrays, values)
-        self.out_names = [_out_name(path, len(structure)) for path in structure]
+        self.out_names = [_out_name(path, aval) for path, aval in zip(structure, program.out_avals, strict=True)]
         self.counts = [not has_aux or (bool(path) and getattr(path[0], "idx", 1) == 0) for path in structure]
         self.probe = self._probe(program, values)
         self.avals = program.out_avals
@@ -269,10 +269,8 @@ def _call(flat: Any, values: Sequence[Any]) -> Any:
     return _tree.tree_map(plain, result, is_leaf=is_tensor)
 
 
-def _out_name(path: Any, count: int) -> str:
-    if not path:
-        return "loss"
-    return f"output{_tree.keystr(path)}" if count > 1 else "output"
+def _out_name(path: Any, aval: Any) -> str:
+    return f"output{_tree.keystr(path)}" if path or aval.shape else "loss"
 
 
 def _inexact(value: Any) -> bool:
