@@ -40,8 +40,8 @@ class Case:
     @property
     def lineno(self) -> int:
         lines, start = inspect.getsourcelines(inspect.unwrap(self.function))
-        (offset,) = [i for i, line in enumerate(lines) if "# here" in line]
-        return start + offset
+        marked = [start + i for i, line in enumerate(lines) if "# here" in line]
+        return marked[0] if marked else 0
 
 
 BAD: list[Case] = []
