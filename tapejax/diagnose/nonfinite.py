@@ -216,7 +216,14 @@ class Traced:
             structure = [path for path, leaf in outputs if is_data(leaf)]
             return [jnp.asarray(leaf) for _, leaf in outputs if is_data(leaf)]
 
-        program, _ = trace(over_arrays, values)
+        try:
+            program, _ = trace(over_arrays, values)
+        except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+            raise ArgumentError(
+                "the function needs the values of its arguments while it is traced: a Python branch, or float() of one",
+                at=user_line(),
+                fix="lax.cond, jnp.where or lax.while_loop in their place; or fix such arguments with functools.partial",
+            ) from error
         self.out_names = [_out_name(path, aval) for path, aval in zip(structure, program.out_avals, strict=True)]
         self.counts = [not has_aux or (bool(path) and getattr(path[0], "idx", 1) == 0) for path in structure]
         self.probe = self._probe(program, values)
@@ -231,7 +238,11 @@ class Traced:
             forward = Probe(program, [False] * len(program.inputs))
             run = forward.run(values, [None] * len(program.outputs))
             self.lengths_vary = True
-            return Probe(without_whiles(program, run), self.flags, wanted)
+            try:
+                return Probe(without_whiles(program, run), self.flags, wanted)
+            except RuleError as error:  # a while inside another loop
+                self.notes = (f"only the outputs were looked at: {error.what}",)
+                return forward
         except RuleError as error:
             self.notes = (f"only the outputs were looked at: {error.what}",)
             return Probe(program, [False] * len(program.inputs))

@@ -163,6 +163,8 @@ def fix(birth: Birth, hidden: Eqn | None) -> str:
     sides = division(source)
     if birth.cause == "input":
         return "the argument holds it already: look at the data, e.g. with jnp.isfinite"
+    if birth.cause == "constant" and birth.kind == NAN:
+        return "another number in place of the NaN on this line, or a mask that keeps it from the result"
     if birth.cause == "constant":
         return "a large finite number in place of the infinity, e.g. jnp.finfo(x.dtype).min"
     if birth.op == "add_any":

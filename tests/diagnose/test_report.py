@@ -105,6 +105,26 @@ def test_what_a_function_reads_from_outside_may_change():
     assert not tj.find_nonfinite(f, POINT).ok
 
 
+def test_a_while_in_a_scan_is_looked_at_going_forward():
+    def f(x):
+        def outer(c, _):
+            c = jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.log(s[1] - 1.0)), (0, c))[1]
+            return c, None
+
+        return jax.lax.scan(outer, x, None, length=4)[0]
+
+    report = tj.find_nonfinite(f, jnp.float32(2.0))
+    assert (report.born.op, report.born.steps) == ("log", (("scan", 0), ("while", 1)))  # log(log(2 - 1) - 1)
+    assert "only the outputs" in report.notes[0]
+
+
+def test_a_python_branch_on_a_value_is_refused_with_the_way_out():
+    with pytest.raises(TypeError, match=r"lax\.cond"):
+        tj.find_nonfinite(lambda x: x.sum() if x.sum() > 0 else -x.sum(), POINT)
+    with pytest.raises(TypeError, match="takes a function"):
+        tj.find_nonfinite(POINT)
+
+
 def test_the_command(tmp_path, capsys):
     (tmp_path / "train_nan.py").write_text(
         "import jax.numpy as jnp\ndef loss(x):\n    return jnp.log(x).sum()\ndef inputs():\n    return jnp.array([1.0, 0.0])\n"
