@@ -18,7 +18,7 @@ from tapejax.tensor import Tensor, stop_gradient, tensor
 from tapejax.transforms import elementwise_grad, grad, jacobian, jacrev, value_and_grad, vjp
 
 if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getattr__
-    from tapejax import lax, nn, numpy, random, scipy, testing, training, verify  # noqa: F401
+    from tapejax import diagnose, lax, nn, numpy, random, scipy, testing, training, verify  # noqa: F401
     from tapejax.caches import clear_plans, plans, programs  # noqa: F401
     from tapejax.check import check_grads
     from tapejax.checkpointing import (
@@ -32,6 +32,10 @@ if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getat
         sequential,
     )
     from tapejax.cursor import Cursor
+    from tapejax.diagnose.alarm import debug_nonfinite
+    from tapejax.diagnose.flow import gradient_flow
+    from tapejax.diagnose.missing import explain
+    from tapejax.diagnose.nonfinite import find_nonfinite
     from tapejax.gradient_tape import GradientTape
     from tapejax.verify.actions import verify_tape
     from tapejax.verify.custom import verify_custom_rule
@@ -57,10 +61,14 @@ __all__ = [
     "compare_precision",
     "current_tape",
     "custom_op",
+    "debug_nonfinite",
     "elementwise_grad",
     "enable_grad",
+    "explain",
+    "find_nonfinite",
     "fusion",
     "grad",
+    "gradient_flow",
     "hessian",
     "hvp",
     "is_recording",
@@ -89,7 +97,7 @@ __all__ = [
     "vmap",
 ]
 
-_NAMESPACES = ("lax", "nn", "numpy", "random", "scipy", "testing", "training", "verify")
+_NAMESPACES = ("diagnose", "lax", "nn", "numpy", "random", "scipy", "testing", "training", "verify")
 _LATE = {
     "caches": ("clear_plans", "plans", "programs"),
     "check": ("check_grads",),
@@ -98,6 +106,10 @@ _LATE = {
         "saved_tensors_hooks", "sequential",
     ),
     "cursor": ("Cursor",),
+    "diagnose.alarm": ("debug_nonfinite",),
+    "diagnose.flow": ("gradient_flow",),
+    "diagnose.missing": ("explain",),
+    "diagnose.nonfinite": ("find_nonfinite",),
     "gradient_tape": ("GradientTape",),
     "verify.actions": ("verify_tape",),
     "verify.custom": ("verify_custom_rule",),

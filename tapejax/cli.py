@@ -24,6 +24,7 @@ EXAMPLES = """examples:
   tapejax verify train.py:loss           the gradient of a function of yours; train.py has inputs()
   tapejax verify train:loss --args '[0.5, 1.0], 2.0'
   tapejax show train.py:loss --primitives
+  tapejax nonfinite train.py:loss        where a NaN or an infinity in its gradient was born
   tapejax coverage                       which primitives have a rule, are constant, or are refused
   tapejax coverage functions             which functions of jax are lifted, or plain and why
 
@@ -79,6 +80,14 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--actions", action="store_true", help="check every action by itself, and name the first wrong one"
     )
+
+    nonfinite = add("nonfinite", _nonfinite, "where a NaN or an infinity in a function of yours was born")
+    nonfinite.add_argument("target", metavar="FUNCTION", help="module:function or file.py:function")
+    nonfinite.add_argument("--args", metavar="EXPRESSION", help="its arguments, as Python")
+    nonfinite.add_argument("--wrt", type=int, nargs="+", metavar="N", help="positions of the arguments (all)")
+    nonfinite.add_argument("--aux", action="store_true", help="it returns (loss, others)")
+    nonfinite.add_argument("--json", metavar="FILE", help="write the report to a file ('-' for standard output)")
+    nonfinite.add_argument("--html", metavar="FILE", help="write the report as a page of its own")
 
     show = add("show", _show, "record a function of yours and print its tape")
     show.add_argument("target", metavar="FUNCTION", help="module:function or file.py:function")
@@ -162,6 +171,17 @@ def _writing() -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"cannot write {error.filename}: {error.strerror}") from error
+
+
+def _nonfinite(options: argparse.Namespace) -> int:
+    import tapejax
+
+    function, args = _call_of(options)
+    try:
+        report = tapejax.find_nonfinite(function, *args, wrt=options.wrt, has_aux=options.aux)
+    except tapejax.TapejaxError as error:
+        raise UsageError(str(error)) from error
+    return _write(report, options)
 
 
 # --- show --------------------------------------------------------------------------------------------------

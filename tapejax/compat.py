@@ -70,6 +70,12 @@ def source_line(source_info: Any) -> str:
     return shown(file) + colon + rest
 
 
+def source_frames(source_info: Any) -> list[tuple[str, int]]:
+    """(file, line) of the frames an equation was made in, the innermost first; none where jax did not keep them."""
+    traceback = getattr(source_info, "traceback", None)
+    return [(frame.file_name, frame.line_num) for frame in getattr(traceback, "frames", ())]
+
+
 with jax.core.eval_context():  # whoever imports us may be tracing
     _NO_TRACE = jex_core.get_opaque_trace_state()
 

@@ -10,6 +10,7 @@ The log holds nothing alive.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from threading import RLock
 from typing import Any
@@ -17,8 +18,8 @@ from weakref import WeakSet, ref
 
 from tapejax import callers
 from tapejax.errors import CutGradientError
-from tapejax.tape import Composite, TensorId, current_scope
-from tapejax.where import line_of, user_line
+from tapejax.tape import Composite, TensorId, current_scope, next_number
+from tapejax.where import line_of, user_frame, user_line
 
 
 class Rebuilt(TensorId):
@@ -171,6 +172,31 @@ def rebuilt(number: int, chain: tuple[int, ...], kind: Any, caller: callers.Call
     if log.last > start:
         log.rebuilt(made, traced)
     return made
+
+
+# --- what left the tape, for whoever asks why a gradient is missing --------------------------------------
+
+
+class Exit:
+    """That a recorded Tensor left the tape. made: the number of the Tensor that came of it, 0 if none did."""
+
+    __slots__ = ("how", "made", "number", "time", "where")
+
+    def __init__(self, number: int, how: str, made: int, time: int, where: Any):
+        self.number, self.how, self.made, self.time, self.where = number, how, made, time, where
+
+    @property
+    def line(self) -> str:
+        return line_of(self.where)
+
+
+exits: deque[Exit] = deque(maxlen=4096)
+blocks_without_grad: deque[list[Any]] = deque(maxlen=1024)  # [first number, last number, where]
+
+
+def left(number: int, how: str, made: int = 0) -> None:
+    """Log that a recorded Tensor became a plain value, or one that needs no gradient: its line, not its value."""
+    exits.append(Exit(number, how, made, next_number(), user_frame(3)))
 
 
 # --- before a backward --------------------------------------------------------------------------------

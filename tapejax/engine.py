@@ -21,7 +21,7 @@ from tapejax.errors import (
     WrongTapeError,
 )
 from tapejax.gradients import Gradients
-from tapejax.modes import enable_grad
+from tapejax.modes import alarm, enable_grad
 from tapejax.plan import OpAction, x64_for
 from tapejax.tape import Composite, Request, Tape, TapeAction, current_tape, written
 from tapejax.tensor import Tensor, array_of, make
@@ -63,6 +63,8 @@ def backward(
         )
     leaves = None if wrt is None else _leaves(wrt)
     cut = look_for_cuts(root, leaves, tape) if cuts.log.last > tape.epoch.start else {}
+    if (looks := alarm.get()) is not None:
+        looks.before_backward(root, tape)
     if leaves is not None and seed is None and type(root) is Tensor and not (retain_tape or create_graph):
         made_by = root._value
         found = made_by.step(root, leaves, tape) if isinstance(made_by, Composite) else None

@@ -137,6 +137,12 @@ class NumericalInstabilityError(TapejaxError, FloatingPointError):
     first_index: tuple[int, ...]
 
 
+class NonfiniteError(TapejaxError, FloatingPointError):
+    """A gradient holds NaN or infinities, within debug_nonfinite. `report` says where it was born."""
+
+    report: object = None
+
+
 # --- values ------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tapejax import cuts
 from tapejax.accumulation import added
 from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
 from tapejax.names import names_around
@@ -101,6 +102,9 @@ class Gradients:
             return "nothing was inserted for it"
         if number in self._told.get("cut", ()):
             return self._told["cut"][number]
+        left = next((left for left in reversed(cuts.exits) if left.number == number), None)
+        if left is not None:
+            return f"{left.how} took it off the tape at {left.line}, and no other recorded op leads from it to the root"
         roots = ", ".join(f"TensorId({root})" for root in self._told["roots"])
         return (
             f"no recorded op leads from it to {roots}: it was not used, was used on another tape, "

@@ -5,18 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from tapejax import cuts
 from tapejax.errors import ArgumentError
-from tapejax.tape import Entered, Entry, Scope, enter
+from tapejax.tape import Entered, Entry, Scope, enter, next_number
+from tapejax.where import user_frame
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+alarm: ContextVar[Any] = ContextVar("alarm", default=None)  # who looks at gradients: see diagnose/alarm.py
 
 
 class _GradMode(Entered):
     """Switch recording off or on: a context manager, and a decorator for functions and generators."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_blocks", "_entries")
     enabled: bool
 
     def __init__(self, function: Any = None) -> None:
@@ -24,9 +29,18 @@ class _GradMode(Entered):
         if function is not None:
             raise ArgumentError(f"{name} takes no argument", fix=f"`@{name}()` or `with {name}():`, with parentheses")
         self._entries: list[Entry] = []
+        self._blocks: list[list[Any]] = []
 
     def __enter__(self) -> None:
+        if not self.enabled:  # logged for whoever asks why a gradient is missing
+            self._blocks.append([next_number(), 0, user_frame(2)])
+            cuts.blocks_without_grad.append(self._blocks[-1])
         enter(self)
+
+    def __exit__(self, *exc_info: object) -> None:
+        super().__exit__(*exc_info)
+        if self._blocks:
+            self._blocks.pop()[1] = next_number()
 
     def _inside(self, outer: Scope) -> Scope:
         return Scope(outer.tape, self.enabled, (outer.thread, outer.task), outer.bindings, outer.manner)

@@ -194,7 +194,10 @@ class Tensor(metaclass=_Hint):
         kind = Kind.of(self._kind.aval, False)
         if isinstance(self._value, Tracer):  # whoever differentiates the traced program must stop here too
             return with_id(jax.lax.stop_gradient(self._value), TensorId(), kind)
-        return self._known_as(TensorId(), kind)
+        id = TensorId()
+        if self._kind.requires_grad:
+            cuts.left(self._number, "detach", id.number)
+        return self._known_as(id, kind)
 
     def alias(self) -> Tensor:
         """A second Tensor object with the same value and the same identity."""
@@ -218,14 +221,14 @@ class Tensor(metaclass=_Hint):
 
     def numpy(self) -> np.ndarray:
         """A NumPy copy of the value; no gradient flows through it."""
-        return np.array(self._concrete("numpy()"))
+        return np.array(self._leaves_the_tape("numpy()"))
 
     def item(self, *index: int) -> Any:
         """The single element as a Python number."""
         return self._converted("item()", lambda value: value.item(*index))
 
     def tolist(self) -> Any:
-        return self._concrete("tolist()").tolist()
+        return self._leaves_the_tape("tolist()").tolist()
 
     def block_until_ready(self) -> Tensor:
         self._concrete("block_until_ready()").block_until_ready()
@@ -255,9 +258,16 @@ class Tensor(metaclass=_Hint):
             )
         return value
 
+    def _leaves_the_tape(self, wanted: str) -> Any:
+        """Its value, for whoever wants it plain; that it left is logged."""
+        value = self._concrete(wanted)
+        if self._kind.requires_grad:
+            cuts.left(self._number, wanted)
+        return value
+
     def _converted(self, wanted: str, convert: Callable[[Any], Any]) -> Any:
         """The value as a plain Python number."""
-        value = self._concrete(wanted)
+        value = self._leaves_the_tape(wanted)
         try:
             return convert(value)
         except (TypeError, ValueError, IndexError) as cause:

@@ -100,13 +100,16 @@ class Writer(jax.core.Trace):
 compat.STAGED.add(Value)
 
 
-def trace(f: Callable[..., Any], args: Sequence[Any], *, ignore_custom_rules: bool = False) -> tuple[Program, Any]:
+def trace(
+    f: Callable[..., Any], args: Sequence[Any], *, ignore_custom_rules: bool = False, growing: Growing | None = None
+) -> tuple[Program, Any]:
     """The program of f at arguments like these, and the pytree structure of what f returns.
 
     ignore_custom_rules: open custom_jvp and custom_vjp too, so that the primal code is what counts.
+    growing: what the program is written into, if something is to be noted on the way.
     """
     try:
-        return _written(f, args, Growing(CALLS | CUSTOM if ignore_custom_rules else CALLS))
+        return _written(f, args, growing or Growing(CALLS | CUSTOM if ignore_custom_rules else CALLS))
     except _OF_JAX:
         pass
     # Not within the handler: what jax raises here is not to be shown as raised while handling another error.

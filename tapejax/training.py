@@ -34,11 +34,22 @@ def _leaves(tree: Any) -> list[Any]:
     return tree.values() if isinstance(tree, Gradients) else flatten(tree)[0]
 
 
+def _scale_and_norm(leaves: Sequence[Any]) -> tuple[Any, Any]:
+    """A power of two near the largest element, and the norm of all in its units: no square leaves the range."""
+    wide = [leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in leaves]
+    tops = [jnp.max(jnp.abs(leaf), initial=0.0) for leaf in wide]
+    top = jax.lax.stop_gradient(functools.reduce(jnp.maximum, tops))
+    top = jnp.where(jnp.isfinite(top) & (top > 0), top, jnp.ones_like(top))
+    tiny = float(jnp.finfo(top.dtype).tiny)
+    scale = jnp.clip(top / (2 * jnp.frexp(top)[0]), tiny, 1 / tiny)  # so that 1 / scale is a normal number as well
+    parts = [leaf / scale.astype(leaf.real.dtype) for leaf in wide]
+    return scale, jnp.sqrt(sum(jnp.sum(jnp.real(part * jnp.conj(part))) for part in parts))
+
+
 @functools.partial(lift, name="global_norm")
 def _norm(*leaves):
-    # Summed in float32 at least: the square of a float16 gradient soon leaves its range.
-    wide = lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
-    return jnp.sqrt(sum(jnp.sum(jnp.real(wide(leaf) * jnp.conj(wide(leaf)))) for leaf in leaves))
+    scale, norm = _scale_and_norm(leaves)
+    return norm * scale.astype(norm.dtype)
 
 
 def global_norm(gradients: Any) -> Any:
@@ -59,9 +70,20 @@ def global_norm(gradients: Any) -> Any:
 
 
 @functools.partial(lift, name="scale_to_norm")
-def _scaled(leaf, norm, limit):
-    factor = jnp.where(norm > limit, limit / jnp.where(norm > limit, norm, 1.0), 1.0)
-    return leaf * factor.astype(jnp.finfo(leaf.dtype).dtype)
+def _scaled(*leaves, limit):
+    scale, norm = _scale_and_norm(leaves)  # the norm itself may be out of range, this one is not
+    limit = jnp.asarray(limit, norm.dtype)
+    is_long = norm > limit / scale.astype(norm.dtype)
+    factor = jnp.where(is_long, limit / jnp.where(is_long, norm, 1.0), 1.0)
+    unit = jnp.where(is_long, scale, 1.0)
+
+    def shorter(leaf):
+        real = jnp.finfo(leaf.dtype).dtype
+        wide = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+        found = wide / unit.astype(wide.real.dtype) * factor.astype(wide.real.dtype)
+        return jnp.where(is_long, found.astype(leaf.dtype), leaf * jnp.ones((), real))
+
+    return [shorter(leaf) for leaf in leaves]
 
 
 def clip_by_norm(gradients: Any, max_norm: Any) -> Any:
@@ -71,8 +93,13 @@ def clip_by_norm(gradients: Any, max_norm: Any) -> Any:
     >>> tj.training.clip_by_norm([jnp.array([3.0]), jnp.array([4.0])], 2.5)
     [Array([1.5], dtype=float32), Array([2.], dtype=float32)]
     """
-    norm = global_norm(gradients)
-    return _map(lambda leaf: _scaled(leaf, norm, max_norm), gradients)
+    if isinstance(gradients, Gradients):
+        global_norm(gradients)  # refuses those with more than parameters
+    leaves = _leaves(gradients)
+    if not leaves:
+        return gradients
+    shorter = iter(_scaled(*leaves, limit=max_norm))
+    return _map(lambda leaf: next(shorter), gradients)
 
 
 @functools.partial(lift, name="clip_by_value")

@@ -19,6 +19,7 @@ import numpy as np
 from tapejax.engine import own
 from tapejax.errors import ArgumentError, DtypeError
 from tapejax.lift import is_tensor
+from tapejax.modes import alarm
 from tapejax.recording import Recording, gradient_for, kind_of, no_gradient, outward, record, start_of
 from tapejax.tensor import Tensor, array_of
 from tapejax.where import user_line
@@ -127,6 +128,8 @@ def value_and_grad(
         gradient = chosen.rebuild(cts)
         # Looked at only now: the forward may have run together with the backward, as one program.
         value = plain_value(outward(out, recording, chosen.tensors))
+        if (looks := alarm.get()) is not None:
+            looks.after_gradient(fun, args, kwargs, argnums, has_aux, (value, gradient))
         return ((value, outward_tree(aux, recording, chosen.tensors)), gradient) if has_aux else (value, gradient)
 
     return value_and_grad_of

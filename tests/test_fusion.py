@@ -9,12 +9,12 @@ import pytest
 
 import tapejax as tj
 from tapejax import errors
-from tapejax.tape import Pending
+from tapejax.tape import Composite
 
 
 def is_deferred():
     """Whether an op that is called now waits to be run."""
-    return isinstance((tj.tensor([1.0, 2.0], requires_grad=True) * 2)._value, Pending)
+    return isinstance((tj.tensor([1.0, 2.0], requires_grad=True) * 2)._value, Composite)
 
 
 def test_a_block_holds_inside_only():

@@ -142,3 +142,19 @@ def test_the_root_says_where_they_are():
         with pytest.raises(AttributeError, match=rf"it is tapejax\.training\.{name}$"):
             getattr(tj, name)
         assert name not in dir(tj)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e20, 3e38])
+def test_a_norm_does_not_leave_the_range_on_the_way(size):
+    gradients = {"a": jnp.array([3.0, 0.0]) * jnp.float32(size / 5), "b": jnp.float32(size / 5) * 4.0}
+    exact = np.sqrt(sum(np.sum(np.float64(g) ** 2) for g in (gradients["a"], gradients["b"])))
+    np.testing.assert_allclose(tj.training.global_norm(gradients), exact, rtol=1e-6)
+    limit = min(0.5, 0.5 * size)
+    clipped = tj.training.clip_by_norm(gradients, limit)
+    np.testing.assert_allclose(clipped["a"], np.array([0.6, 0.0]) * limit, rtol=1e-6)
+    np.testing.assert_allclose(clipped["b"], 0.8 * limit, rtol=1e-6)
+
+
+def test_a_norm_beyond_the_range_still_clips():
+    clipped = tj.training.clip_by_norm(jnp.array([3e38, 3e38]), 1.0)
+    np.testing.assert_allclose(clipped, np.full(2, np.sqrt(0.5)), rtol=1e-6)

@@ -1,0 +1,12 @@
+"""Why a gradient is bad, vanishes, explodes or never arrives: the cause, at the user's line."""
+
+from tapejax.diagnose.alarm import NonfiniteWarning, debug_nonfinite
+from tapejax.diagnose.flow import Flow, FlowHistory, gradient_flow
+from tapejax.diagnose.missing import Explanation, explain
+from tapejax.diagnose.nonfinite import find_nonfinite
+from tapejax.diagnose.report import Born, NonfiniteReport
+
+__all__ = [
+    "Born", "Explanation", "Flow", "FlowHistory", "NonfiniteReport", "NonfiniteWarning", "debug_nonfinite", "explain",
+    "find_nonfinite", "gradient_flow",
+]  # fmt: skip

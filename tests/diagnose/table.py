@@ -1,0 +1,110 @@
+"""What each tool says about the catalogue: python -m tests.diagnose.table
+
+op and line: of the programs with a bad number, how many it names right. step, element, direction, cause: the same, where the
+tool says such a thing. alarms: on how many healthy programs it raises. `--markdown` prints it for a page.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import checkify
+
+import tapejax as tj
+from tests.diagnose import catalogue
+from tests.diagnose.catalogue import BAD, HEALTHY, Case
+
+COLUMNS = ("op", "line", "step", "element", "direction", "cause")
+
+
+def scalar(case: Case):
+    if "has_aux" in case.options:
+        return lambda *args: case.function(*args)[0]
+    return case.function
+
+
+def gradient(case: Case):
+    argnums = tuple(range(len(case.args)))
+    return jax.value_and_grad(scalar(case), argnums)
+
+
+def line_in_catalogue(error: BaseException | None) -> int:
+    while error is not None:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == catalogue.__file__]
+        if frames:
+            return frames[-1].lineno or 0
+        error = error.__cause__
+    return 0
+
+
+def by_us(case: Case):
+    report = tj.find_nonfinite(case.function, *case.args, **case.options)
+    if report.ok:
+        return None
+    born = report.born
+    return {
+        "op": born.op == case.op, "line": born.lineno == case.lineno, "step": born.steps == case.steps,
+        "element": born.index == case.index, "direction": born.direction == case.direction,
+        "cause": born.cause == case.cause,
+    }  # fmt: skip
+
+
+def by_debug_nans(case: Case, wrap=lambda f: f):
+    try:
+        with jax.debug_nans(True), jax.debug_infs(True):
+            jax.block_until_ready(wrap(gradient(case))(*case.args))
+    except FloatingPointError as error:
+        return {"op": str(error).rstrip(".").split(" in ")[-1].split(".")[0] == case.op, "line": line_in_catalogue(error) == case.lineno}  # fmt: skip
+    except Exception:  # what it cannot differentiate
+        return {}
+    return None
+
+
+def by_checkify(case: Case):
+    try:
+        checked = checkify.checkify(gradient(case), errors=checkify.float_checks)
+        error, _ = jax.jit(checked)(*case.args)
+    except Exception:
+        return {}
+    said = error.get()
+    if said is None:
+        return None
+    op = said.split("primitive: ")[-1].split(".")[0]
+    try:
+        error.throw()
+    except Exception as thrown:
+        return {"op": op == case.op or (said, case.op) == ("division by zero", "div"), "line": line_in_catalogue(thrown) == case.lineno}  # fmt: skip
+
+
+TOOLS = {
+    "tapejax.find_nonfinite": by_us,
+    "jax.debug_nans and debug_infs": by_debug_nans,
+    "the same under jax.jit": lambda case: by_debug_nans(case, jax.jit),
+    "checkify (float_checks)": by_checkify,
+}
+
+
+def main() -> None:
+    rows = []
+    for tool, look in TOOLS.items():
+        found = [look(case) or {} for case in BAD]
+        said = [sum(bool(answer.get(column)) for answer in found) for column in COLUMNS]
+        shown = [str(n) if any(column in answer for answer in found) else "-" for n, column in zip(said, COLUMNS)]
+        alarms = sum(bool(look(case)) for case in HEALTHY)
+        rows.append((tool, *shown, str(alarms)))
+    head = (f"of {len(BAD)}", *COLUMNS, f"alarms, of {len(HEALTHY)}")
+    if "--markdown" in sys.argv:
+        for row in (head, ["---"] * len(head), *rows):
+            print(f"| {' | '.join(row)} |")
+        return
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    for row in (head, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+if __name__ == "__main__":
+    jnp.zeros(1)
+    main()
