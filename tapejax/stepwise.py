@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend import core as jex_core
+from jax.extend.core.primitives import while_p
 
 from tapejax import compat
 from tapejax.errors import UnknownLengthError
@@ -58,7 +59,7 @@ class Recorder:
         return [env[slot] for slot in program.outputs]
 
     def equation(self, eqn: Eqn, operands: list[Tensor], steps: tuple[tuple[str, int], ...]) -> list[Tensor]:
-        opener = OPENERS.get(eqn.name)
+        opener = OPENERS.get(eqn.name) if compat.is_own(eqn.primitive) else None
         if opener is not None and (self.everything or has_unknown_length(eqn)):
             opened = opener(self, eqn, operands, steps)
             if opened is not None:
@@ -83,13 +84,13 @@ def _constant(value: Any, aval: Any) -> Tensor:
 
 
 def has_unknown_length(eqn: Eqn) -> bool:
-    return eqn.name == "while" or any(map(jaxpr_has_unknown_length, jex_core.jaxprs_in_params(eqn.params)))
+    return eqn.primitive is while_p or any(map(jaxpr_has_unknown_length, jex_core.jaxprs_in_params(eqn.params)))
 
 
 def jaxpr_has_unknown_length(jaxpr: Any) -> bool:
     inner, _ = compat.jaxpr_parts(jaxpr)
     return any(
-        eqn.primitive.name == "while" or any(map(jaxpr_has_unknown_length, jex_core.jaxprs_in_params(eqn.params)))
+        eqn.primitive is while_p or any(map(jaxpr_has_unknown_length, jex_core.jaxprs_in_params(eqn.params)))
         for eqn in inner.eqns
     )
 

@@ -318,6 +318,8 @@ def lookup(primitive: Primitive) -> Entry | None:
     entry = TABLE.get(primitive)
     if entry is None:
         entry = TABLE.get(primitive.name)
+        if entry is not None and not compat.is_own(primitive):
+            return None
     return entry
 
 

@@ -13,6 +13,7 @@ from itertools import compress as chosen
 from typing import Any
 
 from jax import lax
+from jax.extend.core.primitives import add_jaxvals_p
 
 from tapejax import compat
 from tapejax.program import Eqn, Program, run_eqns
@@ -242,7 +243,7 @@ class Sums:
     """
 
     SMALLER = 4  # measured on CPU: an LSTM gains a third when its batch is a quarter of its width, loses when equal
-    LATER = ("transpose", "neg", "add", "add_any")
+    LATER = (lax.transpose_p, lax.neg_p, lax.add_p, add_jaxvals_p)
 
     def __init__(self, program: Program, slots, x_slots):
         self.program = program
@@ -258,10 +259,10 @@ class Sums:
             slot = pending.pop()
             eqn = maker.get(slot) if uses[slot] == 1 else None
             same_shape = eqn and all(program.avals[i].size == program.avals[slot].size for i in eqn.inputs)
-            if eqn and eqn.name in self.LATER and same_shape:
+            if eqn and eqn.primitive in self.LATER and same_shape:
                 self.after.append(eqn)
                 pending.extend(eqn.inputs)
-            elif eqn and eqn.name == "dot_general" and program.constants.keys().isdisjoint(eqn.inputs):
+            elif eqn and eqn.primitive is lax.dot_general_p and program.constants.keys().isdisjoint(eqn.inputs):
                 new = {i for i in eqn.inputs if i not in at_hand}
                 if self.SMALLER * sum(program.avals[i].size for i in new) <= program.avals[slot].size:
                     self.products.append(eqn)
@@ -293,11 +294,11 @@ class Late:
     are fewer than the cotangents. A recurrence h = a * h + b * x is left with one stack instead of three.
     """
 
-    ELEMENTWISE = ("mul", "div", "neg", "add", "sub", "add_any")
+    ELEMENTWISE = (lax.mul_p, lax.div_p, lax.neg_p, lax.add_p, lax.sub_p, add_jaxvals_p)
 
     def __init__(self, program: Program, eqns, slots, x_slots):
         avals, at_hand = program.avals, set(x_slots)
-        maker = {eqn.outputs[0]: eqn for eqn in eqns if eqn.name in self.ELEMENTWISE and not eqn.has_context}
+        maker = {eqn.outputs[0]: eqn for eqn in eqns if eqn.primitive in self.ELEMENTWISE and not eqn.has_context}
         uses = Counter([slot for eqn in program.eqns for slot in eqn.inputs] + program.outputs)
 
         def stacks(eqn, slot) -> bool:
