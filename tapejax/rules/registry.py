@@ -142,17 +142,42 @@ class Rule:
             what = f"this `{eqn.name}` cannot be differentiated in reverse: {why[0]}"
             raise RefusedPrimitive(what, at=eqn.line, action=eqn, fix=why[1])
         saves_in, saves_out = self.saves_of(active_in, len(out_avals))
-        function, params, several = self.function, eqn.params, eqn.primitive.multiple_results
-        n_in, declared, fixed = len(saves_in), self.declared, len(self.operand_names)
-        # A rule over arrays computes all its cotangents. An operand that only the cotangent of an inactive
-        # operand reads was not kept: zeros stand in, and XLA drops the code that reads them. Formulas wait.
+        call = self._over_terms if self.is_formula else self._over_arrays
+        return Step(saves_in, saves_out, call(eqn, in_avals, out_avals, active_in, saves_in, saves_out))
+
+    def _over_terms(self, eqn, in_avals, out_avals, active_in, saves_in, saves_out):
+        """A backward that calls the rule with Terms, and computes of what it returns only what is wanted."""
+        function, params, several, n_in = self.function, eqn.params, eqn.primitive.multiple_results, len(saves_in)
+        unknown_in, unknown_out = [term(aval) for aval in in_avals], [term(aval) for aval in out_avals]
+
+        def backward(saved, cts):
+            operands, results = unknown_in.copy(), unknown_out.copy()
+            for i, value in zip(saves_in, saved[:n_in], strict=True):
+                operands[i] = term(value)
+            for i, value in zip(saves_out, saved[n_in:], strict=True):
+                results[i] = term(value)
+            if several:
+                filled = [zeros_like(aval) if ct is None else ct for ct, aval in zip(cts, out_avals, strict=True)]
+                found = function(tuple(map(term, filled)), tuple(results), *operands, **params)
+            else:
+                found = function(term(cts[0]), results[0], *operands, **params)
+            return wanted_of(found, active_in)
+
+        return backward
+
+    def _over_arrays(self, eqn, in_avals, out_avals, active_in, saves_in, saves_out):
+        """A backward that calls the rule with arrays. It computes all its cotangents.
+
+        An operand that only the cotangent of an inactive operand reads was not kept: zeros stand in, and
+        XLA drops the code that reads them.
+        """
+        function, params, several, n_in = self.function, eqn.params, eqn.primitive.multiple_results, len(saves_in)
+        declared, fixed = self.declared, len(self.operand_names)
         stand_ins = [
             i for i in range(len(in_avals))
-            if not self.is_formula and i not in saves_in and (i in declared or ("rest" in declared and i >= fixed))
+            if i not in saves_in and (i in declared or ("rest" in declared and i >= fixed))
         ]  # fmt: skip
-        reads_out = len(self.needs) > 1 and any(r for _, r in self.needs)
-        lacks_out = reads_out and not (self.is_formula or several or saves_out)
-        given = term if self.is_formula else lambda value: value
+        lacks_out = len(self.needs) > 1 and not several and not saves_out and any(r for _, r in self.needs)
 
         def backward(saved, cts):
             operands, results = list(in_avals), list(out_avals)
@@ -167,14 +192,19 @@ class Rule:
             if several:
                 if self.zeros:
                     cts = [zeros_like(aval) if ct is None else ct for ct, aval in zip(cts, out_avals, strict=True)]
-                found = function(tuple(map(given, cts)), tuple(map(given, results)), *map(given, operands), **params)
+                found = function(tuple(cts), tuple(results), *operands, **params)
             else:
-                found = function(given(cts[0]), given(results[0]), *map(given, operands), **params)
-            if len(found) != len(active_in):
-                return found  # which the transform refuses, by name and line
-            return [value_of(ct) if active else None for ct, active in zip(found, active_in, strict=True)]
+                found = function(cts[0], results[0], *operands, **params)
+            return wanted_of(found, active_in)
 
-        return Step(saves_in, saves_out, backward)
+        return backward
+
+
+def wanted_of(found, active_in):
+    """The cotangents of active operands; of Terms, the others are never computed."""
+    if len(found) != len(active_in):
+        return found  # which the transform refuses, by name and line
+    return [value_of(ct) if active else None for ct, active in zip(found, active_in, strict=True)]
 
 
 class StructuralRule:

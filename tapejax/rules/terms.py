@@ -32,7 +32,8 @@ class Term:
     def value(self) -> Any:
         function = self._function
         if function is not None:
-            self._value = function(*map(value_of, self._arguments), **self._options)
+            values = [argument.value if type(argument) is Term else argument for argument in self._arguments]
+            self._value = function(*values, **self._options)
             self._function = self._arguments = None
         return self._value
 
