@@ -7,6 +7,7 @@ it necessary, so that it can be deleted when that release is dropped. Public JAX
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, ClassVar
@@ -44,6 +45,24 @@ def bind(primitive: Any, params: dict[str, Any], values: Iterable[Any]) -> list[
     """Run a primitive, with the parameters that its equations have; always a list of results."""
     out = primitive.bind(*values, **primitive.get_bind_params(params))
     return list(out) if primitive.multiple_results else [out]
+
+
+_own_primitives: frozenset[Any] = frozenset()
+_modules_seen = 0
+
+
+def is_own(primitive: Any) -> bool:
+    """Whether jax itself defines a primitive: one that does not is in none of jax's modules.
+
+    A name says nothing: two packages may give the same one.
+    """
+    global _own_primitives, _modules_seen
+    if primitive not in _own_primitives and len(sys.modules) != _modules_seen:
+        modules = sys.modules.copy()
+        inside = [vars(module) for name, module in modules.items() if name == "jax" or name.startswith("jax.")]
+        found = [value for names in inside for value in list(names.values()) if isinstance(value, jex_core.Primitive)]
+        _own_primitives, _modules_seen = frozenset(found), len(modules)
+    return primitive in _own_primitives
 
 
 def has_subjaxprs(params: dict[str, Any]) -> bool:

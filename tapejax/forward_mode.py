@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tapejax.errors import ArgumentError, DtypeError
 from tapejax.lift import is_tensor
@@ -70,9 +71,12 @@ class Linear:
 
     def _spread(self, found: Sequence[Any], lead: tuple[int, ...]) -> list[Any]:
         given = iter(found)
-        zeros = lambda root: (
-            jnp.zeros((*lead, *kind_of(root).shape), kind_of(root).dtype) if is_inexact(root) else no_gradient(root)
-        )
+
+        def zeros(root):
+            if is_inexact(root):
+                return jnp.zeros((*lead, *kind_of(root).shape), kind_of(root).dtype)
+            return np.broadcast_to(no_gradient(root), (*lead, *kind_of(root).shape))
+
         return [next(given) if moves else zeros(root) for root, moves in zip(self.roots, self.moving, strict=True)]
 
 

@@ -153,10 +153,11 @@ class Growing:
 
     def add(self, eqn: Any, inputs: Sequence[int], calls: tuple[Any, ...] = ()) -> Sequence[int]:
         """Add an equation of jax's that reads these slots; the slots of its results."""
-        inner = eqn.params.get(self.opens.get(eqn.primitive.name, ""))
-        if inner is None and eqn.primitive.name in self.opens:
-            inner = eqn.params.get("call_jaxpr")  # eval_jaxpr in 0.12
-        sources = (eqn.source_info, *calls)
+        sources, inner = (eqn.source_info, *calls), None
+        if eqn.primitive.name in self.opens and compat.is_own(eqn.primitive):
+            inner = eqn.params.get(self.opens[eqn.primitive.name])
+            if inner is None:
+                inner = eqn.params.get("call_jaxpr")  # eval_jaxpr in 0.12
         if inner is not None:
             return self.walk(*compat.jaxpr_parts(inner), inputs, sources)
         if eqn.primitive in FOLDED:  # which jax sees to only where it makes the jaxpr

@@ -12,8 +12,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend import core as jex_core
+from jax.extend.core.primitives import while_p
 
 from tapejax import compat
 from tapejax.errors import UnknownLengthError
@@ -57,7 +59,7 @@ class Recorder:
         return [env[slot] for slot in program.outputs]
 
     def equation(self, eqn: Eqn, operands: list[Tensor], steps: tuple[tuple[str, int], ...]) -> list[Tensor]:
-        opener = OPENERS.get(eqn.name)
+        opener = OPENERS.get(eqn.name) if compat.is_own(eqn.primitive) else None
         if opener is not None and (self.everything or has_unknown_length(eqn)):
             opened = opener(self, eqn, operands, steps)
             if opened is not None:
@@ -82,13 +84,13 @@ def _constant(value: Any, aval: Any) -> Tensor:
 
 
 def has_unknown_length(eqn: Eqn) -> bool:
-    return eqn.name == "while" or any(map(jaxpr_has_unknown_length, jex_core.jaxprs_in_params(eqn.params)))
+    return eqn.primitive is while_p or any(map(jaxpr_has_unknown_length, jex_core.jaxprs_in_params(eqn.params)))
 
 
 def jaxpr_has_unknown_length(jaxpr: Any) -> bool:
     inner, _ = compat.jaxpr_parts(jaxpr)
     return any(
-        eqn.primitive.name == "while" or any(map(jaxpr_has_unknown_length, jex_core.jaxprs_in_params(eqn.params)))
+        eqn.primitive is while_p or any(map(jaxpr_has_unknown_length, jex_core.jaxprs_in_params(eqn.params)))
         for eqn in inner.eqns
     )
 
@@ -98,7 +100,7 @@ def _while(recorder: Recorder, eqn: Eqn, operands: list[Tensor], steps) -> list[
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts, body_consts, carry = operands[:n_cond], operands[n_cond : n_cond + n_body], operands[n_cond + n_body :]
     go_on = jex_core.jaxpr_as_fun(params["cond_jaxpr"])
-    step = 0
+    step, before = 0, carry
     while True:
         (verdict,) = go_on(*[t.value for t in cond_consts], *[t.value for t in carry])
         if isinstance(verdict, Tracer):
@@ -108,15 +110,48 @@ def _while(recorder: Recorder, eqn: Eqn, operands: list[Tensor], steps) -> list[
                 "a while loop of unknown length cannot be differentiated in reverse under jit, vmap or grad",
                 at=eqn.line,
                 action=eqn,
-                fix="run it eagerly on concrete values, or use lax.scan or fori_loop with a fixed length",
+                fix="run it eagerly on concrete values (a mapped one as grad(lambda xs: vmap(f)(xs).sum()), not "
+                "vmap(grad(f))), or use lax.scan or fori_loop with a fixed length",
             )
-        if not bool(verdict):
+        live = np.asarray(verdict)  # one flag; of a mapped loop, one per lane
+        if not live.any():
             return list(carry)
         place = recorder.place(eqn, (*steps, ("while", step)))
-        carry = recorder.call(
-            (id(eqn.origin), "body"), params["body_jaxpr"], [*body_consts, *carry], place, "while_body"
+        if live.all():
+            before = carry
+        else:
+            others = before if step else [make(_of_a_live_lane(t.value, live), False) for t in carry]
+            before = _by_lane(recorder, live, carry, others, place)
+        results = recorder.call(
+            (id(eqn.origin), "body"), params["body_jaxpr"], [*body_consts, *before], place, "while_body"
         )
+        carry = results if live.all() else _by_lane(recorder, live, results, carry, place)
+        before = [make(t.value, False) for t in before]
         step += 1
+
+
+# A lane that is done goes along until the last one is, and what comes of it is dropped. It gets what it got the step
+# before, and one that never ran what another got: at its own end the body may divide by zero, and no zero cotangent
+# survives an infinite slope.
+
+
+def _by_lane(recorder: Recorder, live: np.ndarray, xs: Sequence[Tensor], others: Sequence[Tensor], place: Place):
+    """The Tensors xs in lanes that are live, the others elsewhere."""
+    flags = make(jnp.asarray(live), False)
+    return recorder.apply("while_select", _selected, [flags, *xs, *others], place, "while_select")
+
+
+def _selected(flags: Any, *values: Any) -> list[Any]:
+    xs, others = values[: len(values) // 2], values[len(values) // 2 :]
+    spread = lambda x: lax.broadcast_in_dim(flags, x.shape, range(flags.ndim))
+    return [lax.select(spread(x), x, other) for x, other in zip(xs, others, strict=True)]
+
+
+def _of_a_live_lane(value: Any, live: np.ndarray) -> Any:
+    """A value with one entry per lane, where lanes that are not live have the entry of the first that is."""
+    lanes = np.arange(live.size).reshape(live.shape)
+    lanes = np.where(live, lanes, lanes[live][0])
+    return value.reshape(live.size, *value.shape[live.ndim :])[lanes]
 
 
 def _scan(recorder: Recorder, eqn: Eqn, operands: list[Tensor], steps) -> list[Tensor]:

@@ -76,6 +76,56 @@ def test_while_loop_inside_a_scan_and_a_cond():
     np.testing.assert_allclose(gradient, jax.grad(plain)(jnp.asarray(value)), rtol=1e-5)
 
 
+def bounded(go_on, body, start):
+    """lax.while_loop of at most 40 steps, which jax can differentiate."""
+    return lax.scan(lambda c, _: (lax.cond(go_on(c), body, lambda c: c, c), None), start, None, length=40)[0]
+
+
+LANES = {
+    "lanes end at different steps": (lambda v, loop: loop(lambda s: s < 10, lambda s: s * v + 1, v), [1.5, 3.0, 1.1]),
+    "a lane never runs": (lambda v, loop: loop(lambda s: s < 10, lambda s: s * v + 1, v), [1.5, 20.0, 1.1]),
+    "no lane runs": (lambda v, loop: loop(lambda s: s < 0, lambda s: s * v, v), [1.5, 2.0]),
+    "newton": (lambda v, loop: loop(lambda s: abs(s * s - v) > 1e-8, lambda s: (s + v / s) / 2, v), [2.0, 100.0, 9.0]),
+    "infinite slopes at the end": (
+        lambda v, loop: loop(lambda s: s > 0, lambda s: s - v * jnp.sqrt(s) - 0.1, v * v),
+        [1.5, 0.0, 2.5],
+    ),
+    "keys and counts": (
+        lambda v, loop: loop(
+            lambda c: c[0] < 10,
+            lambda c: (c[0] * v + jax.random.uniform(c[1]), jax.random.fold_in(c[1], c[2]), c[2] + 1),
+            (v, jax.random.key(0), 0),
+        )[0],
+        [1.5, 20.0, 3.0],
+    ),
+    "matrices": (lambda v, loop: loop(lambda c: c.sum() < 9, lambda c: c * v + 1, v * jnp.eye(2)), [1.5, 2.5, 7.0]),
+}
+
+
+@pytest.mark.parametrize("case", LANES)
+def test_a_mapped_while_loop_equals_its_lanes_one_by_one(case):
+    with jax.enable_x64(True):
+        f, values = LANES[case]
+        x = jnp.asarray(values)
+        ours = jax.vmap(lambda v: f(v, lax.while_loop))
+        judge = lambda x: jnp.stack([f(v, bounded) for v in x])
+        ct = jnp.asarray(np.random.default_rng(0).normal(size=judge(x).shape))
+        slope = lambda vjp, f: lambda x: (vjp(f, x)[1](ct)[0] ** 2).sum()
+        np.testing.assert_allclose(tj.vjp(ours, x)[1](ct)[0], jax.vjp(judge, x)[1](ct)[0], rtol=1e-10)
+        expected = jax.grad(slope(jax.vjp, judge))(x)
+        np.testing.assert_allclose(tj.grad(slope(tj.vjp, ours))(x), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("detail", ["ops", "primitives"])
+def test_a_while_loop_mapped_twice(detail):
+    x = leaf([[1.0, 20.0, 3.0], [4.0, 5.0, 6.0]])
+    grow = lambda v: lax.while_loop(lambda s: s < 10, lambda s: s * 1.2 + 0.3, v)
+    with tj.Tape(detail=detail) as tape:
+        y = tj.lift(jax.vmap(jax.vmap(grow)))(x).sum()
+    steps = [[9, 0, 6], [5, 4, 3]]
+    np.testing.assert_allclose(tape.backward(y)[x], 1.2 ** np.array(steps), rtol=1e-5)
+
+
 def test_while_loop_under_a_trace_says_what_to_do():
     def f(a):
         t = tj.tensor(a, requires_grad=True)

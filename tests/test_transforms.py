@@ -231,6 +231,42 @@ def test_outputs_that_do_not_depend_on_the_input():
     close(tj.grad(lambda x: x)(2.0), jnp.float64(1.0))
 
 
+SQUARE = np.arange(1.0, 5.0).reshape(2, 2)
+INDEPENDENT = {
+    "the power 0 of a matrix": lambda m, x: m.linalg.matrix_power(x, 0),
+    "the power 0": lambda m, x: x**0,
+    "distances of one point": lambda m, x: m.sqrt(m.square(x[:1] - x[:1]) + 1),
+    "zeros like it": lambda m, x: m.zeros_like(x),
+    "its shape": lambda m, x: m.asarray(float(x.shape[0])),
+    "whole numbers of it": lambda m, x: x.astype(int).astype(float),
+    "none of its elements": lambda m, x: x[:0],
+    "a step": lambda m, x: m.floor(x),
+    "something else": lambda m, x: m.ones(3),
+}
+
+
+@pytest.mark.parametrize("case", INDEPENDENT)
+def test_every_transform_gives_zeros_for_what_does_not_depend_on_its_input(case):
+    f = INDEPENDENT[case]
+    values = lambda x: f(jnp, x)
+    for ours in (values, lambda x: f(tj.numpy, x)):  # over arrays, and over Tensors
+        total = lambda x, ours=ours: ours(x).sum()
+        out, pull = jax.vjp(values, SQUARE)
+        close(tj.grad(total)(SQUARE), jnp.zeros((2, 2)))
+        close(tj.grad(lambda x: tj.grad(total)(x).sum())(SQUARE), jnp.zeros((2, 2)))  # noqa: B023
+        close(tj.vjp(ours, SQUARE)[1](out), pull(out))
+        close(tj.jvp(ours, (SQUARE,), (SQUARE,))[1], jnp.zeros_like(out))
+        close(tj.jacrev(ours)(SQUARE), jax.jacrev(values)(SQUARE))
+        close(tj.jacfwd(ours)(SQUARE), jax.jacfwd(values)(SQUARE))
+
+
+def test_forward_mode_of_integers_is_float0_in_the_shape_of_the_jacobian():
+    # jax.jacfwd gives integers here, or fails.
+    positions, squares = tj.jacfwd(lambda x: (jnp.argmax(x, axis=0), x**2))(SQUARE)
+    assert (positions.shape, positions.dtype) == ((2, 2, 2), jax.dtypes.float0)
+    close(squares, jax.jacfwd(lambda x: x**2)(SQUARE))
+
+
 # --- complex numbers -----------------------------------------------------------------------------------------
 
 

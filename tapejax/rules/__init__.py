@@ -25,7 +25,6 @@ from tapejax.rules import (  # noqa: F401
     windows,
 )
 from tapejax.rules.foreign import foreign_rule
-from tapejax.rules.registry import TABLE, constant, lookup, refused, rule, structural
-from tapejax.rules.registry import elementwise as elementwise_rule
+from tapejax.rules.registry import TABLE, constant, elementwise_rule, lookup, refused, rule, structural
 
 __all__ = ["TABLE", "constant", "elementwise_rule", "foreign_rule", "lookup", "refused", "rule", "structural"]

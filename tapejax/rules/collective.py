@@ -185,87 +185,124 @@ def flow_inside(eqn, active_in, tools):
 @structural("shard_map", flow=flow_inside)
 def shard_map(eqn, in_avals, out_avals, active_in, tools):
     """out = the same program on every device, each with its shards"""
-    params = eqn.params
-    mesh, checked = params["mesh"], params["check_vma"]
-    in_specs, out_specs = params["in_specs"], params["out_specs"]
-    manual = tuple(name for name in mesh.axis_names if name in params["newly_manual_axes"])
-    unmentioned = lambda spec: tuple(name for name in manual if name not in _names(spec))
-    program = tools.flatten(params["jaxpr"])
-    # A value that is the same on all devices, but returned side by side, would come back as one that varies.
-    comes_back = lambda aval, spec: not checked or set(_names(spec)) == compat.varying_axes(aval) & set(manual)
-    returned = zip(program.outputs, out_specs, strict=True)
-    references = {*program.inputs, *(slot for slot, spec in returned if comes_back(program.avals[slot], spec))}
+    both = ShardMap(eqn, in_avals, out_avals, active_in, tools)
+    inner = both.inner
+    return Step(inner.saves_in, inner.saves_out, both.backward, both.forward, both.extra_avals, inner.foreign)
 
-    def mapped(body, in_specs, out_specs):
+
+class ShardMap:
+    """A shard_map with its derivative: the program inside goes back on every device.
+
+    inner: the program inside, reversed. kept_axes: per value that it keeps, the mesh axes it varies over.
+    """
+
+    def __init__(self, eqn, in_avals, out_avals, active_in, tools):
+        params = eqn.params
+        self.mesh, self.checked = params["mesh"], params["check_vma"]
+        self.in_specs, self.out_specs = params["in_specs"], params["out_specs"]
+        self.manual = tuple(name for name in self.mesh.axis_names if name in params["newly_manual_axes"])
+        self.out_avals, self.active_in = out_avals, active_in
+        self.program = tools.flatten(params["jaxpr"])
+        self.inner, self.kept_axes = self.reversed_inside(in_avals, tools)
+
+    def mapped(self, body, in_specs, out_specs):
         return jax.shard_map(
-            body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=set(manual), check_vma=checked
+            body, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, axis_names=set(self.manual),
+            check_vma=self.checked,
+        )  # fmt: skip
+
+    def reversed_inside(self, in_avals, tools):
+        """The program's reverse, and the axes over which what it keeps varies.
+
+        These are known only to a trace with the mesh in place, and so is what the rules of programs
+        further inside need: an abstract run finds out.
+        """
+        found = []
+
+        def probe(*args):
+            inner = tools.reverse(self.program, self.active_in, wanted=tools.wanted, references=self.references())
+            axes = [compat.varying_axes(kept) if self.checked else self.manual for kept in inner.forward(*args)[1]]
+            found[:] = inner, [tuple(name for name in self.manual if name in varying) for varying in axes]
+            return ()
+
+        jax.eval_shape(self.mapped(probe, self.in_specs, ()), *in_avals)
+        return found
+
+    def references(self):
+        """The slots that need not be kept a second time: inputs, and results that come back as they left.
+
+        A value that is the same on all devices, but returned side by side, would come back as one that varies.
+        """
+        program, manual = self.program, set(self.manual)
+        same = lambda aval, spec: set(_names(spec)) == compat.varying_axes(aval) & manual
+        returned = zip(program.outputs, self.out_specs, strict=True)
+        slots = (slot for slot, spec in returned if not self.checked or same(program.avals[slot], spec))
+        return {*program.inputs, *slots}
+
+    # What is kept on each device: the devices' copies one after the other along a new leading axis.
+
+    @property
+    def kept_specs(self):
+        return tuple(PartitionSpec(axes or None) for axes in self.kept_axes)
+
+    @property
+    def extra_avals(self):
+        return tuple(
+            jax.ShapeDtypeStruct((self.devices_along(axes), *aval.shape), aval.dtype)
+            for aval, axes in zip(self.inner.extra_avals, self.kept_axes, strict=True)
         )
 
-    inner, kept_axes = None, []
+    def devices_along(self, axes):
+        return math.prod(self.mesh.shape[name] for name in axes)
 
-    # Which axes a kept value varies over is known only to a trace with the mesh in place, and so is what the
-    # rules of programs further inside need: an abstract run finds out.
-    def probe(*args):
-        nonlocal inner
-        inner = tools.reverse(program, active_in, wanted=tools.wanted, references=references)
-        for extra in inner.forward(*args)[1]:
-            axes = compat.varying_axes(extra) if checked else manual
-            kept_axes.append(tuple(name for name in manual if name in axes))
-        return ()
-
-    jax.eval_shape(mapped(probe, in_specs, ()), *in_avals)
-    # What is kept on each device: the devices' copies one after the other along a new leading axis.
-    kept_specs = tuple(PartitionSpec(axes or None) for axes in kept_axes)
-    extra_avals = tuple(
-        jax.ShapeDtypeStruct((math.prod(mesh.shape[name] for name in axes), *aval.shape), aval.dtype)
-        for aval, axes in zip(inner.extra_avals, kept_axes, strict=True)
-    )
-
-    def forward(operands):
+    def forward(self, operands):
         def body(*args):
-            outputs, extras = inner.forward(*args)
+            outputs, extras = self.inner.forward(*args)
             return tuple(outputs), tuple(lax.expand_dims(extra, [0]) for extra in extras)
 
-        outputs, extras = mapped(body, in_specs, (tuple(out_specs), kept_specs))(*operands)
+        outputs, extras = self.mapped(body, self.in_specs, (tuple(self.out_specs), self.kept_specs))(*operands)
         return list(outputs), list(extras)
 
-    def backward(saved, cts):
-        n_in, n_out = len(inner.saves_in), len(inner.saves_out)
-        wanted = [i for i, active in enumerate(active_in) if active]
+    def backward(self, saved, cts):
+        inner = self.inner
+        n_referred = len(inner.saves_in) + len(inner.saves_out)
+        wanted = [i for i, active in enumerate(self.active_in) if active]
         present = [i for i, ct in enumerate(cts) if ct is not None]
-        seeds = []
-        for i in present:
-            ct = compat.reshard_like(cts[i], out_avals[i])
-            # Unchecked, a result that is not sharded over an axis has a copy on each device: each gets its part.
-            n = 1 if checked else math.prod(mesh.shape[name] for name in unmentioned(out_specs[i]))
-            seeds.append(ct if n == 1 else lax.div(ct, lax.full_like(ct, n)))
 
         def body(references, extras, seeds):
             full = [None] * len(cts)
             for i, ct in zip(present, seeds, strict=True):
                 full[i] = ct
-            kept = [*references, *(lax.squeeze(extra, [0]) for extra in extras)]
-            in_cts = inner.backward(kept, full)
-            found = []
-            for i in wanted:
-                ct = in_cts[i]
-                if ct is None:
-                    ct = jnp.zeros(program.in_avals[i].shape, program.in_avals[i].dtype)
-                elif not checked and unmentioned(in_specs[i]):
-                    ct = lax.psum(ct, unmentioned(in_specs[i]))
-                found.append(ct)
-            return tuple(found)
+            in_cts = inner.backward([*references, *(lax.squeeze(extra, [0]) for extra in extras)], full)
+            return tuple(self.total(i, in_cts[i]) for i in wanted)
 
-        reference_specs = tuple([in_specs[i] for i in inner.saves_in] + [out_specs[i] for i in inner.saves_out])
-        seed_specs = tuple(out_specs[i] for i in present)
-        run = mapped(body, (reference_specs, kept_specs, seed_specs), tuple(in_specs[i] for i in wanted))
-        found = run(tuple(saved[: n_in + n_out]), tuple(saved[n_in + n_out :]), tuple(seeds))
-        in_cts = [None] * len(in_avals)
+        referred = [self.in_specs[i] for i in inner.saves_in] + [self.out_specs[i] for i in inner.saves_out]
+        seed_specs = tuple(self.out_specs[i] for i in present)
+        run = self.mapped(body, (tuple(referred), self.kept_specs, seed_specs), tuple(self.in_specs[i] for i in wanted))
+        seeds = tuple(self.seed(i, cts[i]) for i in present)
+        found = run(tuple(saved[:n_referred]), tuple(saved[n_referred:]), seeds)
+        in_cts = [None] * len(self.active_in)
         for i, ct in zip(wanted, found, strict=True):
             in_cts[i] = ct
         return in_cts
 
-    return Step(inner.saves_in, inner.saves_out, backward, forward, extra_avals, inner.foreign)
+    # Unchecked, a value that is not sharded over an axis has a copy on each device of it, each a value of its own.
+
+    def copied_over(self, spec):
+        return () if self.checked else tuple(name for name in self.manual if name not in _names(spec))
+
+    def seed(self, i, ct):
+        """A result's cotangent, of which each copy gets its part."""
+        ct = compat.reshard_like(ct, self.out_avals[i])
+        copies = self.devices_along(self.copied_over(self.out_specs[i]))
+        return ct if copies == 1 else lax.div(ct, lax.full_like(ct, copies))
+
+    def total(self, i, ct):
+        """An operand's cotangent, on a device: the sum of those of its copies."""
+        if ct is None:
+            return jnp.zeros(self.program.in_avals[i].shape, self.program.in_avals[i].dtype)
+        axes = self.copied_over(self.in_specs[i])
+        return lax.psum(ct, axes) if axes else ct
 
 
 def _names(spec):

@@ -5,30 +5,30 @@ parts, and hence holomorphic functions need nothing here: theirs is ct * slope, 
 """
 
 import jax.numpy as jnp
-from jax import lax
 
-from tapejax.rules.registry import rule
+from tapejax.rules.registry import formula
+from tapejax.rules.terms import lax
 
 
-@rule(lax.real_p, cheap=True)
+@formula(lax.real_p, cheap=True)
 def real(ct, out, x):
     """out = Re(x)"""
     return (lax.complex(ct, lax.full_like(ct, 0)),)
 
 
-@rule(lax.imag_p, cheap=True)
+@formula(lax.imag_p, cheap=True)
 def imag(ct, out, x):
     """out = Im(x)"""
     return (lax.complex(lax.full_like(ct, 0), -ct),)
 
 
-@rule(lax.complex_p, cheap=True)
+@formula(lax.complex_p, cheap=True)
 def complex(ct, out, x, y):
     """out = x + 1j * y"""
     return lax.real(ct), -lax.imag(ct)
 
 
-@rule(lax.conj_p, cheap=True)
+@formula(lax.conj_p, cheap=True)
 def conj(ct, out, x, *, input_dtype):
     """out = Re(x) - 1j * Im(x), complex even if x is real"""
     if jnp.issubdtype(input_dtype, jnp.complexfloating):

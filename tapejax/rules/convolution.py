@@ -1,51 +1,85 @@
 """The rule of convolution. Both cotangents are convolutions of ct themselves."""
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 from jax import lax
 from jax.lax import ConvDimensionNumbers
 
 from tapejax.rules.products import in_dtype_of, sharding_of
-from tapejax.rules.registry import rule
+from tapejax.rules.registry import formula
+from tapejax.rules.terms import later
 
 
-@rule(lax.conv_general_dilated_p, saves=("rhs", "lhs"))
+class Convolution(NamedTuple):
+    """The parameters of a convolution; what the two cotangents share."""
+
+    window_strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    lhs_dilation: tuple[int, ...]
+    rhs_dilation: tuple[int, ...]
+    dimension_numbers: ConvDimensionNumbers
+    feature_group_count: int
+    batch_group_count: int
+    options: dict  # precision, preferred_element_type
+
+    def reaches(self, lhs, rhs, ct):
+        """Per spatial dimension, how far input, window and result reach in the dilated input; and the padding."""
+        reach = lambda x, spec, steps: [
+            dilated(x.shape[axis], step) for axis, step in zip(spec[2:], steps, strict=True)
+        ]
+        of_input, of_window, of_result = self.dimension_numbers
+        return zip(
+            reach(lhs, of_input, self.lhs_dilation),
+            reach(rhs, of_window, self.rhs_dilation),
+            reach(ct, of_result, self.window_strides),
+            self.padding,
+            strict=True,
+        )
+
+
+@formula(lax.conv_general_dilated_p, saves=("rhs", "lhs"))
 def conv_general_dilated(
     ct, out, lhs, rhs, *, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count,
-    batch_group_count, precision, preferred_element_type, out_sharding=None, wanted=(True, True),
+    batch_group_count, precision, preferred_element_type, out_sharding=None,
 ):  # fmt: skip
     """out[n, o, p] = sum over i, k of lhs[n, i, stride * p + dilation * k - padding] * rhs[o, i, k]"""
     if 0 in ct.shape:  # XLA has no convolution with an empty window
         return jnp.zeros(lhs.shape, lhs.dtype), jnp.zeros(rhs.shape, rhs.dtype)
-    lhs_spec, rhs_spec, out_spec = dimension_numbers
-    (n, i, *p), (o, r, *k), (m, f, *q) = lhs_spec, rhs_spec, out_spec
-    # How far operands and result reach in the dilated input, per spatial dimension.
-    reach = lambda x, axes, steps: [dilated(x.shape[axis], step) for axis, step in zip(axes, steps, strict=True)]
-    sizes = list(zip(reach(lhs, p, lhs_dilation), reach(rhs, k, rhs_dilation), reach(ct, q, window_strides), padding))
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
-    dtype = ct.dtype  # a convolution wants its operands in one dtype
+    how = Convolution(
+        window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count, batch_group_count,
+        options,
+    )  # fmt: skip
+    return input_cotangent(ct, lhs, rhs, how), window_cotangent(ct, lhs, rhs, how)
 
-    lhs_ct = rhs_ct = None
-    if wanted[0]:
-        # Every input meets the window from the other end. Groups of output features become groups of input features.
-        groups = max(feature_group_count, batch_group_count)
-        window = move_factor(lax.rev(rhs, k), groups, o, r)
-        lhs_ct = lax.conv_general_dilated(
-            ct, lax.convert_element_type(window, dtype), lhs_dilation,
-            [(win - 1 - low, inp + low - res) for inp, win, res, (low, _) in sizes],
-            window_strides, rhs_dilation, ConvDimensionNumbers(out_spec, (r, o, *k), lhs_spec), groups, 1,
-            out_sharding=sharding_of(lhs, range(lhs.ndim)), **options,
-        )  # fmt: skip
-        lhs_ct = in_dtype_of(lhs, move_factor(lhs_ct, batch_group_count, i, n))
-    if wanted[1]:
-        # The result is the window now: it runs over the input in steps of the dilation, summing over the batch.
-        rhs_ct = lax.conv_general_dilated(
-            lax.convert_element_type(lhs, dtype), ct, rhs_dilation,
-            [(low, res + win - 1 - inp - low) for inp, win, res, (low, _) in sizes],
-            lhs_dilation, window_strides, ConvDimensionNumbers((i, n, *p), (f, m, *q), (r, o, *k)),
-            batch_group_count, feature_group_count, out_sharding=sharding_of(rhs, range(rhs.ndim)), **options,
-        )  # fmt: skip
-        rhs_ct = in_dtype_of(rhs, rhs_ct)
-    return lhs_ct, rhs_ct
+
+@later
+def input_cotangent(ct, lhs, rhs, how):
+    """Every input meets the window from the other end. Groups of output features become groups of input features."""
+    lhs_spec, (o, i, *k), out_spec = how.dimension_numbers
+    groups = max(how.feature_group_count, how.batch_group_count)
+    window = move_factor(lax.rev(rhs, k), groups, o, i)
+    lhs_ct = lax.conv_general_dilated(
+        ct, lax.convert_element_type(window, ct.dtype),  # a convolution wants its operands in one dtype
+        how.lhs_dilation, [(win - 1 - low, inp + low - res) for inp, win, res, (low, _) in how.reaches(lhs, rhs, ct)],
+        how.window_strides, how.rhs_dilation, ConvDimensionNumbers(out_spec, (i, o, *k), lhs_spec), groups, 1,
+        out_sharding=sharding_of(lhs, range(lhs.ndim)), **how.options,
+    )  # fmt: skip
+    return in_dtype_of(lhs, move_factor(lhs_ct, how.batch_group_count, lhs_spec[1], lhs_spec[0]))
+
+
+@later
+def window_cotangent(ct, lhs, rhs, how):
+    """The result is the window now: it runs over the input in steps of the dilation, summing over the batch."""
+    (n, i, *p), (o, r, *k), (m, f, *q) = how.dimension_numbers
+    rhs_ct = lax.conv_general_dilated(
+        lax.convert_element_type(lhs, ct.dtype), ct, how.rhs_dilation,
+        [(low, res + win - 1 - inp - low) for inp, win, res, (low, _) in how.reaches(lhs, rhs, ct)],
+        how.lhs_dilation, how.window_strides, ConvDimensionNumbers((i, n, *p), (f, m, *q), (r, o, *k)),
+        how.batch_group_count, how.feature_group_count, out_sharding=sharding_of(rhs, range(rhs.ndim)), **how.options,
+    )  # fmt: skip
+    return in_dtype_of(rhs, rhs_ct)
 
 
 def dilated(size, step):

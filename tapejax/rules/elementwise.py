@@ -3,43 +3,44 @@
 import math
 
 import jax.numpy as jnp
-from jax import lax
 
-from tapejax.compat import one_minus_square
-from tapejax.rules.numbers import minus, number, over, plus, times
-from tapejax.rules.registry import elementwise, rule
+from tapejax import compat
+from tapejax.rules.registry import elementwise, formula
+from tapejax.rules.terms import later, lax
+
+one_minus_square = later(compat.one_minus_square)
 
 elementwise(lax.exp_p, lambda out: out)
-elementwise(lax.exp2_p, lambda out: times(math.log(2), out))
+elementwise(lax.exp2_p, lambda out: math.log(2) * out)
 elementwise(lax.expm1_p, lambda x: lax.exp(x))  # out + 1 is 0 where exp(x) is not
-elementwise(lax.log_p, lambda x: over(1, x))
-elementwise(lax.log1p_p, lambda x: over(1, plus(1, x)))
-elementwise("log2", lambda x: over(1, times(math.log(2), x)))  # since jax 0.12
+elementwise(lax.log_p, lambda x: 1 / x)
+elementwise(lax.log1p_p, lambda x: 1 / (1 + x))
+elementwise("log2", lambda x: 1 / (math.log(2) * x))  # since jax 0.12
 
 elementwise(lax.sin_p, lambda x: lax.cos(x))
-elementwise(lax.cos_p, lambda x: lax.neg(lax.sin(x)))
-elementwise(lax.tan_p, lambda out: plus(1, lax.mul(out, out)))
+elementwise(lax.cos_p, lambda x: -lax.sin(x))
+elementwise(lax.tan_p, lambda out: 1 + out * out)
 elementwise(lax.asin_p, lambda x: lax.rsqrt(one_minus_square(x)))
-elementwise(lax.acos_p, lambda x: lax.neg(lax.rsqrt(one_minus_square(x))))
-elementwise(lax.atan_p, lambda x: over(1, plus(1, lax.mul(x, x))))
+elementwise(lax.acos_p, lambda x: -lax.rsqrt(one_minus_square(x)))
+elementwise(lax.atan_p, lambda x: 1 / (1 + x * x))
 
 elementwise(lax.sinh_p, lambda x: lax.cosh(x))
 elementwise(lax.cosh_p, lambda x: lax.sinh(x))
 elementwise(lax.tanh_p, lambda out: one_minus_square(out))
 elementwise(lax.asinh_p, lambda x: rsqrt_one_plus_square(x))
 # Two roots, since rsqrt(x * x - 1) has the wrong sign in the left half of the complex plane.
-elementwise(lax.acosh_p, lambda x: lax.mul(lax.rsqrt(plus(-1, x)), lax.rsqrt(plus(1, x))))
-elementwise(lax.atanh_p, lambda x: over(1, one_minus_square(x)))
+elementwise(lax.acosh_p, lambda x: lax.rsqrt(x - 1) * lax.rsqrt(x + 1))
+elementwise(lax.atanh_p, lambda x: 1 / one_minus_square(x))
 
-elementwise(lax.square_p, lambda x: times(2, x))
-elementwise("one_minus_square", lambda x: times(-2, x))  # since jax 0.12
-elementwise(lax.sqrt_p, lambda out: over(0.5, out))
-elementwise(lax.rsqrt_p, lambda out: lax.mul(times(-0.5, out), lax.mul(out, out)))
-elementwise(lax.cbrt_p, lambda out: over(1, times(3, lax.mul(out, out))))
-elementwise(lax.logistic_p, lambda out: lax.mul(out, minus(1, out)))
+elementwise(lax.square_p, lambda x: 2 * x)
+elementwise("one_minus_square", lambda x: -2 * x)  # since jax 0.12
+elementwise(lax.sqrt_p, lambda out: 0.5 / out)
+elementwise(lax.rsqrt_p, lambda out: -0.5 * out * (out * out))
+elementwise(lax.cbrt_p, lambda out: 1 / (3 * (out * out)))
+elementwise(lax.logistic_p, lambda out: out * (1 - out))
 
-elementwise(lax.erf_p, lambda x: times(2 / math.sqrt(math.pi), lax.exp(lax.neg(lax.mul(x, x)))))
-elementwise(lax.erfc_p, lambda x: times(-2 / math.sqrt(math.pi), lax.exp(lax.neg(lax.mul(x, x)))))
+elementwise(lax.erf_p, lambda x: 2 / math.sqrt(math.pi) * lax.exp(-(x * x)))
+elementwise(lax.erfc_p, lambda x: -2 / math.sqrt(math.pi) * lax.exp(-(x * x)))
 
 
 def rsqrt_one_plus_square(x):
@@ -51,26 +52,25 @@ def rsqrt_one_plus_square(x):
     return scale * lax.rsqrt(scale * scale + scaled * scaled)
 
 
-@rule(lax.neg_p, cheap=True)
+@formula(lax.neg_p, cheap=True)
 def neg(ct, out, x):
     """out = -x"""
-    return (lax.neg(ct),)
+    return (-ct,)
 
 
-@rule(lax.abs_p, saves="x", cheap=True)
+@formula(lax.abs_p, saves="x", cheap=True)
 def abs(ct, out, x):
     """out = |x|; the slope at 0 is 1 for real x, as in jax, and 0 for complex x"""
     if not jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return (lax.select(lax.ge(x, number(0, x)), ct, lax.neg(ct)),)
+        return (lax.select(x >= 0, ct, -ct),)
     length = lax.abs(x)
     length = lax.select(length == 0, lax.full_like(length, 1), length)
     return (lax.complex(ct / length, lax.full_like(ct, 0)) * lax.conj(x),)
 
 
-@rule(lax.integer_pow_p, saves="x", cheap=True)
+@formula(lax.integer_pow_p, saves="x", cheap=True)
 def integer_pow(ct, out, x, *, y):
     """out = x ** y for a fixed integer y"""
     if y == 0:
         return (None,)
-    slope = times(2, x) if y == 2 else times(y, lax.integer_pow(x, y - 1))
-    return (lax.mul(ct, slope),)
+    return (ct * (2 * x if y == 2 else y * lax.integer_pow(x, y - 1)),)

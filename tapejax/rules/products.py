@@ -4,7 +4,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from tapejax.rules.registry import rule
+from tapejax.rules.registry import formula, rule
+from tapejax.rules.terms import later
 
 
 def in_dtype_of(x, ct):
@@ -29,6 +30,7 @@ def without(axes, ndim):
     return [d for d in range(ndim) if d not in axes]
 
 
+@later
 def dot_cotangent(x, x_axes, y, y_axes, ct, ct_y, precision, dtype):
     """The cotangent of x in out = x . y, by the product of ct with y over y's own dimensions.
 
@@ -55,10 +57,8 @@ def dot_cotangent(x, x_axes, y, y_axes, ct, ct_y, precision, dtype):
     return in_dtype_of(x, found)
 
 
-@rule(lax.dot_general_p, saves=("rhs", "lhs"))
-def dot_general(
-    ct, out, lhs, rhs, *, dimension_numbers, precision, preferred_element_type, out_sharding, wanted=(True, True)
-):
+@formula(lax.dot_general_p, saves=("rhs", "lhs"))
+def dot_general(ct, out, lhs, rhs, *, dimension_numbers, precision, preferred_element_type, out_sharding):
     """out[batch, i, j] = sum over k of lhs[batch, i, k] * rhs[batch, k, j], for any order of dimensions"""
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     lhs_axes, rhs_axes = (lhs_contract, lhs_batch), (rhs_contract, rhs_batch)
@@ -67,8 +67,8 @@ def dot_general(
     flipped = precision[::-1] if isinstance(precision, tuple) else precision
     dtype = preferred_element_type
     return (
-        dot_cotangent(lhs, lhs_axes, rhs, rhs_axes, ct, j, precision, dtype) if wanted[0] else None,
-        dot_cotangent(rhs, rhs_axes, lhs, lhs_axes, ct, i, flipped, dtype) if wanted[1] else None,
+        dot_cotangent(lhs, lhs_axes, rhs, rhs_axes, ct, j, precision, dtype),
+        dot_cotangent(rhs, rhs_axes, lhs, lhs_axes, ct, i, flipped, dtype),
     )
 
 

@@ -9,6 +9,9 @@ look at is declared in `saves`; the rest arrives as an aval (shape and dtype), s
         '''out = x / y'''
         return ct / y, -ct * out / y
 
+With `formula` in place of `rule` the arguments are Terms (terms.py): operators are lax's own functions, and
+cotangents that nobody wants are not computed.
+
 Rules never undo broadcasting and never convert weak types: the transform does both.
 A primitive with several results gets tuples for `ct` and `out`; a result without a cotangent
 arrives as zeros (`zeros=False`: as None).
@@ -16,6 +19,7 @@ arrives as zeros (`zeros=False`: as None).
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +31,7 @@ from jax.extend.core import Primitive
 
 from tapejax import compat
 from tapejax.errors import RefusedPrimitive, RuleSignatureError
+from tapejax.rules.terms import later, term, value_of
 
 
 @dataclass(slots=True)
@@ -52,13 +57,14 @@ class Rule:
     kind = "rule"
     foreign = False
 
-    def __init__(self, name, function, saves, *, cheap, zeros, family, refuses=None):
+    def __init__(self, name, function, saves, *, cheap, zeros, family, refuses=None, is_formula=False):
         self.name: str = name
         self.function = function
         self.refuses = refuses
         self.family: str = family
         self.cheap: bool = cheap  # may be computed again in the backward instead of kept
         self.zeros: bool = zeros
+        self.is_formula: bool = is_formula  # its arguments are Terms
         self.doc: str = inspect.getdoc(function) or ""
         self._read_signature(saves)
 
@@ -69,9 +75,6 @@ class Rule:
         variadic = [p.name for p in parameters if p.kind is kinds.VAR_POSITIONAL]
         self.keywords = {p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY}
         self.required = {p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY and p.default is p.empty}
-        self.asks_wanted = "wanted" in self.keywords
-        self.keywords.discard("wanted")
-        self.required.discard("wanted")
         self.takes_any_keyword = any(p.kind is kinds.VAR_KEYWORD for p in parameters)
         self.operand_names = positional[2:]
         self.variadic = variadic[0] if variadic else None
@@ -139,17 +142,42 @@ class Rule:
             what = f"this `{eqn.name}` cannot be differentiated in reverse: {why[0]}"
             raise RefusedPrimitive(what, at=eqn.line, action=eqn, fix=why[1])
         saves_in, saves_out = self.saves_of(active_in, len(out_avals))
-        function, params, several = self.function, eqn.params, eqn.primitive.multiple_results
-        n_in, declared, fixed = len(saves_in), self.declared, len(self.operand_names)
-        # A rule that does not ask what is wanted writes all its cotangents. An operand that only the cotangent
-        # of an inactive operand reads was not kept: zeros stand in, and XLA drops the code that reads them.
+        call = self._over_terms if self.is_formula else self._over_arrays
+        return Step(saves_in, saves_out, call(eqn, in_avals, out_avals, active_in, saves_in, saves_out))
+
+    def _over_terms(self, eqn, in_avals, out_avals, active_in, saves_in, saves_out):
+        """A backward that calls the rule with Terms, and computes of what it returns only what is wanted."""
+        function, params, several, n_in = self.function, eqn.params, eqn.primitive.multiple_results, len(saves_in)
+        unknown_in, unknown_out = [term(aval) for aval in in_avals], [term(aval) for aval in out_avals]
+
+        def backward(saved, cts):
+            operands, results = unknown_in.copy(), unknown_out.copy()
+            for i, value in zip(saves_in, saved[:n_in], strict=True):
+                operands[i] = term(value)
+            for i, value in zip(saves_out, saved[n_in:], strict=True):
+                results[i] = term(value)
+            if several:
+                filled = [zeros_like(aval) if ct is None else ct for ct, aval in zip(cts, out_avals, strict=True)]
+                found = function(tuple(map(term, filled)), tuple(results), *operands, **params)
+            else:
+                found = function(term(cts[0]), results[0], *operands, **params)
+            return wanted_of(found, active_in)
+
+        return backward
+
+    def _over_arrays(self, eqn, in_avals, out_avals, active_in, saves_in, saves_out):
+        """A backward that calls the rule with arrays. It computes all its cotangents.
+
+        An operand that only the cotangent of an inactive operand reads was not kept: zeros stand in, and
+        XLA drops the code that reads them.
+        """
+        function, params, several, n_in = self.function, eqn.params, eqn.primitive.multiple_results, len(saves_in)
+        declared, fixed = self.declared, len(self.operand_names)
         stand_ins = [
             i for i in range(len(in_avals))
             if i not in saves_in and (i in declared or ("rest" in declared and i >= fixed))
         ]  # fmt: skip
         lacks_out = len(self.needs) > 1 and not several and not saves_out and any(r for _, r in self.needs)
-        if self.asks_wanted:
-            stand_ins, lacks_out, params = [], False, params | {"wanted": tuple(active_in)}
 
         def backward(saved, cts):
             operands, results = list(in_avals), list(out_avals)
@@ -164,10 +192,19 @@ class Rule:
             if several:
                 if self.zeros:
                     cts = [zeros_like(aval) if ct is None else ct for ct, aval in zip(cts, out_avals, strict=True)]
-                return function(tuple(cts), tuple(results), *operands, **params)
-            return function(cts[0], results[0], *operands, **params)
+                found = function(tuple(cts), tuple(results), *operands, **params)
+            else:
+                found = function(cts[0], results[0], *operands, **params)
+            return wanted_of(found, active_in)
 
-        return Step(saves_in, saves_out, backward)
+        return backward
+
+
+def wanted_of(found, active_in):
+    """The cotangents of active operands; of Terms, the others are never computed."""
+    if len(found) != len(active_in):
+        return found  # which the transform refuses, by name and line
+    return [value_of(ct) if active else None for ct, active in zip(found, active_in, strict=True)]
 
 
 class StructuralRule:
@@ -257,13 +294,22 @@ def rule(
     or `out.1` for one of several results. A tuple gives one such string per operand's cotangent, so
     that less is kept when only some operands need one: `saves=("y", "x")` for a product.
     cheap: the primitive may be run again in the backward rather than have its result kept.
-    A rule with a keyword `wanted` is told which operands want a cotangent, one flag each; it returns
-    None for the others, whose reading nothing was kept for.
     refuses: function(*operand avals, **params) -> (reason, fix) where the rule does not hold, else None.
     """
 
     def register(function):
         options = {"cheap": cheap, "zeros": zeros, "refuses": refuses, "family": _family(function)}
+        _add(primitive, Rule(name_of(primitive), function, saves, **options))
+        return function
+
+    return register
+
+
+def formula(primitive: Primitive | str, saves: str | Sequence[str] = "", *, cheap: bool = False, **how: Any):
+    """As `rule`, for a function over Terms. One cotangent per operand, of which only the wanted ones are computed."""
+
+    def register(function):
+        options = {"cheap": cheap, "zeros": True, "family": _family(function), "is_formula": True} | how
         _add(primitive, Rule(name_of(primitive), function, saves, **options))
         return function
 
@@ -282,21 +328,27 @@ def structural(*primitives: Primitive | str, cheap: Any = False, flow: Any = Non
     return register
 
 
-def elementwise(primitive: Primitive | str, slope: Callable[[Any], Any]) -> None:
-    """The rule of a one-operand elementwise primitive from its slope, `ct * slope`.
+def elementwise(primitive: Primitive | str, slope: Callable[[Any], Any], *, family: str = "") -> None:
+    """The rule of a one-operand elementwise primitive from its slope, `ct * slope`, a formula.
 
     The slope's argument, named `x` or `out`, is what is kept.
     """
     (argument,) = inspect.signature(slope).parameters
     if argument == "x":
-        backward = lambda ct, out, x, *, accuracy=None: (lax.mul(ct, slope(x)),)
+        backward = lambda ct, out, x, *, accuracy=None: (ct * slope(x),)
     elif argument == "out":
-        backward = lambda ct, out, x, *, accuracy=None: (lax.mul(ct, slope(out)),)
+        backward = lambda ct, out, x, *, accuracy=None: (ct * slope(out),)
     else:
         raise RuleSignatureError(f"a slope takes `x` or `out`, not `{argument}`")
-    entry = Rule(name_of(primitive), backward, argument, cheap=True, zeros=True, family=_caller_family())
+    how = {"cheap": True, "zeros": True, "family": family or _caller_family(), "is_formula": True}
+    entry = Rule(name_of(primitive), backward, argument, **how)
     entry.doc = f"out = {name_of(primitive)}(x)"
     _add(primitive, entry)
+
+
+def elementwise_rule(primitive: Primitive | str, slope: Callable[[Any], Any]) -> None:
+    """As `elementwise`, for a slope that is a function of arrays, as those of other packages are."""
+    elementwise(primitive, functools.wraps(slope)(later(slope)), family=_caller_family())
 
 
 def constant(primitives: Iterable[Primitive | str], reason: str, *, cheap: bool = True, stops: bool = False) -> None:
@@ -318,6 +370,8 @@ def lookup(primitive: Primitive) -> Entry | None:
     entry = TABLE.get(primitive)
     if entry is None:
         entry = TABLE.get(primitive.name)
+        if entry is not None and not compat.is_own(primitive):
+            return None
     return entry
 
 

@@ -13,6 +13,7 @@ from itertools import compress as chosen
 from typing import Any
 
 from jax import lax
+from jax.extend.core.primitives import add_jaxvals_p
 
 from tapejax import compat
 from tapejax.program import Eqn, Program, run_eqns
@@ -160,43 +161,9 @@ class BackScan:
         if loop.length == 0:
             return [None] * loop.n_consts + ct_carry + [None] * (len(loop.body.inputs) - loop.n_consts - loop.n_carry)
         fixed, stacks = self.found(saved)
-        xs = [*drop_none(ct_ys), *stacks.values()]
         program, present, slots = self.one_step_back(fixed, list(stacks), ct_carry, ct_ys)
-        ct_slots, x_slots = program.inputs[: sum(present)], program.inputs[sum(present) :]
-        const_slots, carry_slots, out_slots = loop.split_in(slots)
-        sums = Sums(program, drop_none(const_slots), x_slots)
-        late = Late(program, sums.in_loop, drop_none(out_slots), x_slots)
-        in_loop = [slot for slot in drop_none(out_slots) if slot not in late.made]
-        stacked = list(dict.fromkeys([*sums.factors, *late.factors, *in_loop]))
-        carries = list(chosen(zip(ct_carry, carry_slots, self.carry_avals, strict=True), present))
-
-        read = {slot for eqn in late.in_loop for slot in eqn.inputs}.union(stacked, sums.added, drop_none(carry_slots))
-        xs = dict(zip(x_slots, xs, strict=True))
-        read_slots = [slot for slot in x_slots if slot in read]
-
-        def step(carry, x):
-            totals, cts = carry
-            env = program.constants | dict(zip([*ct_slots, *read_slots], [*cts, *x], strict=True))
-            run_eqns(late.in_loop, env)
-            totals = [lax.add(total, env[slot]) for total, slot in zip(totals, sums.added, strict=True)]
-            cts = [zeros_like(aval) if slot is None else env[slot] for _, slot, aval in carries]
-            return (totals, cts), [env[slot] for slot in stacked]
-
-        init = [zeros_like(aval) if ct is None else ct for ct, _, aval in carries]
-        types = [aval if slot is None else program.avals[slot] for _, slot, aval in carries]
-        init = [compat.as_typed(ct, aval) for ct, aval in zip(init, types, strict=True)]
-        totals = [compat.as_typed(zeros_like(program.avals[slot]), program.avals[slot]) for slot in sums.added]
-        (totals, first), stacks = loop.run(step, (totals, init), [xs[slot] for slot in read_slots], backwards=True)
-        env = program.constants | xs | dict(zip(stacked, stacks, strict=True))
-        run_eqns(late.eqns, env)
-        ct_xs = [None if slot is None else env[slot] for slot in out_slots]
-        sums.finish(env, totals)
-        first = iter(first)
-        return [
-            *(None if slot is None else env[slot] for slot in const_slots),
-            *(next(first) if there else None for there in present),
-            *ct_xs,
-        ]
+        steps = StepsBack(loop, program, present, slots, self.carry_avals)
+        return steps.run(list(chosen(ct_carry, present)), [*drop_none(ct_ys), *stacks.values()])
 
     @property
     def carry_avals(self):
@@ -233,6 +200,61 @@ class BackScan:
             present = grown
 
 
+class StepsBack:
+    """The backward of one step, run over all steps from the last to the first.
+
+    Cotangents of consts are sums over the steps, those of carries go from step to step, those of xs are stacks.
+
+    program: one step's backward, of the carries' cotangents and the stacks' entries. present: which carries have
+    a cotangent. slots: for each operand of the scan the slot of its cotangent, or None.
+    """
+
+    def __init__(self, loop: Scan, program: Program, present, slots, carry_avals):
+        self.loop, self.program, self.present = loop, program, present
+        self.ct_slots, self.x_slots = program.inputs[: sum(present)], program.inputs[sum(present) :]
+        self.const_slots, carry_slots, self.out_slots = loop.split_in(slots)
+        self.carries = list(chosen(zip(carry_slots, carry_avals, strict=True), present))
+        self.sums = sums = Sums(program, drop_none(self.const_slots), self.x_slots)
+        self.late = late = Late(program, sums.in_loop, drop_none(self.out_slots), self.x_slots)
+        in_loop = [slot for slot in drop_none(self.out_slots) if slot not in late.made]
+        self.stacked = list(dict.fromkeys([*sums.factors, *late.factors, *in_loop]))
+        read = {slot for eqn in late.in_loop for slot in eqn.inputs}
+        read.update(self.stacked, sums.added, drop_none(carry_slots))
+        self.read_slots = [slot for slot in self.x_slots if slot in read]
+
+    def step(self, carry, x):
+        totals, cts = carry
+        env = self.program.constants | dict(zip([*self.ct_slots, *self.read_slots], [*cts, *x], strict=True))
+        run_eqns(self.late.in_loop, env)
+        totals = [lax.add(total, env[slot]) for total, slot in zip(totals, self.sums.added, strict=True)]
+        cts = [zeros_like(aval) if slot is None else env[slot] for slot, aval in self.carries]
+        return (totals, cts), [env[slot] for slot in self.stacked]
+
+    def start(self, ct_carry):
+        """What the loop starts from: sums of nothing, and the cotangents of the last carries."""
+        avals = self.program.avals
+        totals = [compat.as_typed(zeros_like(avals[slot]), avals[slot]) for slot in self.sums.added]
+        cts = [zeros_like(aval) if ct is None else ct for ct, (_, aval) in zip(ct_carry, self.carries, strict=True)]
+        types = [aval if slot is None else avals[slot] for slot, aval in self.carries]
+        return totals, [compat.as_typed(ct, aval) for ct, aval in zip(cts, types, strict=True)]
+
+    def run(self, ct_carry, xs) -> list[Any]:
+        """The cotangents of the scan's operands, from those of its last carries and the stacks that are read."""
+        xs = dict(zip(self.x_slots, xs, strict=True))
+        read = [xs[slot] for slot in self.read_slots]
+        (totals, first), stacks = self.loop.run(self.step, self.start(ct_carry), read, backwards=True)
+        env = self.program.constants | xs | dict(zip(self.stacked, stacks, strict=True))
+        run_eqns(self.late.eqns, env)
+        ct_xs = [None if slot is None else env[slot] for slot in self.out_slots]
+        self.sums.finish(env, totals)
+        first = iter(first)
+        return [
+            *(None if slot is None else env[slot] for slot in self.const_slots),
+            *(next(first) if there else None for there in self.present),
+            *ct_xs,
+        ]
+
+
 class Sums:
     """How the cotangents of consts, sums over all steps, are computed.
 
@@ -242,7 +264,7 @@ class Sums:
     """
 
     SMALLER = 4  # measured on CPU: an LSTM gains a third when its batch is a quarter of its width, loses when equal
-    LATER = ("transpose", "neg", "add", "add_any")
+    LATER = (lax.transpose_p, lax.neg_p, lax.add_p, add_jaxvals_p)
 
     def __init__(self, program: Program, slots, x_slots):
         self.program = program
@@ -258,10 +280,10 @@ class Sums:
             slot = pending.pop()
             eqn = maker.get(slot) if uses[slot] == 1 else None
             same_shape = eqn and all(program.avals[i].size == program.avals[slot].size for i in eqn.inputs)
-            if eqn and eqn.name in self.LATER and same_shape:
+            if eqn and eqn.primitive in self.LATER and same_shape:
                 self.after.append(eqn)
                 pending.extend(eqn.inputs)
-            elif eqn and eqn.name == "dot_general" and program.constants.keys().isdisjoint(eqn.inputs):
+            elif eqn and eqn.primitive is lax.dot_general_p and program.constants.keys().isdisjoint(eqn.inputs):
                 new = {i for i in eqn.inputs if i not in at_hand}
                 if self.SMALLER * sum(program.avals[i].size for i in new) <= program.avals[slot].size:
                     self.products.append(eqn)
@@ -293,11 +315,11 @@ class Late:
     are fewer than the cotangents. A recurrence h = a * h + b * x is left with one stack instead of three.
     """
 
-    ELEMENTWISE = ("mul", "div", "neg", "add", "sub", "add_any")
+    ELEMENTWISE = (lax.mul_p, lax.div_p, lax.neg_p, lax.add_p, lax.sub_p, add_jaxvals_p)
 
     def __init__(self, program: Program, eqns, slots, x_slots):
         avals, at_hand = program.avals, set(x_slots)
-        maker = {eqn.outputs[0]: eqn for eqn in eqns if eqn.name in self.ELEMENTWISE and not eqn.has_context}
+        maker = {eqn.outputs[0]: eqn for eqn in eqns if eqn.primitive in self.ELEMENTWISE and not eqn.has_context}
         uses = Counter([slot for eqn in program.eqns for slot in eqn.inputs] + program.outputs)
 
         def stacks(eqn, slot) -> bool:

@@ -3,11 +3,13 @@
 import math
 
 import jax.numpy as jnp
-from jax import lax
 from jax.extend.core import primitives
 
 from tapejax.errors import RefusedPrimitive
-from tapejax.rules.registry import TABLE, Rule, elementwise, rule
+from tapejax.rules.registry import TABLE, Rule, elementwise, formula
+from tapejax.rules.terms import later, lax
+
+where = later(jnp.where)
 
 elementwise(lax.lgamma_p, lambda x: lax.digamma(x))
 elementwise(lax.digamma_p, lambda x: lax.polygamma(lax.full_like(x, 1), x))
@@ -33,10 +35,10 @@ class PartialRule(Rule):
 
 
 def partial_rule(primitive, saves, *, unknown):
-    """As `rule`, for a primitive of which the operands named in `unknown` have no derivative."""
+    """As `formula`, for a primitive of which the operands named in `unknown` have no derivative."""
 
     def register(function):
-        entry = PartialRule(primitive.name, function, saves, cheap=False, zeros=True, family="special")
+        entry = PartialRule(primitive.name, function, saves, cheap=False, zeros=True, family="special", is_formula=True)
         entry.unknown = frozenset(unknown.split())
         TABLE[primitive] = entry
         return function
@@ -56,13 +58,13 @@ def zeta(ct, out, s, q):
     return None, -ct * s * lax.zeta(s + 1, q)
 
 
-@rule(lax.igamma_p, saves="a x")
+@formula(lax.igamma_p, saves="a x")
 def igamma(ct, out, a, x):
     """out = the distribution function of Gamma(a) at x"""
     return ct * lax.igamma_grad_a(a, x), ct * gamma_density(a, x)
 
 
-@rule(lax.igammac_p, saves="a x")
+@formula(lax.igammac_p, saves="a x")
 def igammac(ct, out, a, x):
     """out = 1 - igamma(a, x)"""
     return -ct * lax.igamma_grad_a(a, x), -ct * gamma_density(a, x)
@@ -91,10 +93,10 @@ def gamma_density(a, x):
 
 def unless_both_zero(power, x):
     """x, but 1 where x ** power is 0 ** 0, so that power * log(x) is 0 there and not nan."""
-    return jnp.where(lax.eq(x, lax.full_like(x, 0)) & lax.eq(power, lax.full_like(power, 0)), 1, x)
+    return where((x == 0) & (power == 0), 1, x)
 
 
-@rule(primitives.random_gamma_p, saves="out a")
+@formula(primitives.random_gamma_p, saves="out a")
 def random_gamma(ct, out, key, a, *, log_space):
     """out = a draw from Gamma(a), or its logarithm"""
     if not log_space:
@@ -104,16 +106,16 @@ def random_gamma(ct, out, key, a, *, log_space):
     return None, ct * lax.random_gamma_grad(a, draw) / draw
 
 
-@rule(lax.bessel_i0e_p, saves="out x")
+@formula(lax.bessel_i0e_p, saves="out x")
 def bessel_i0e(ct, out, x):
     """out = exp(-|x|) * I0(x)"""
     return (ct * (lax.bessel_i1e(x) - lax.sign(x) * out),)
 
 
-@rule(lax.bessel_i1e_p, saves="out x")
+@formula(lax.bessel_i1e_p, saves="out x")
 def bessel_i1e(ct, out, x):
     """out = exp(-|x|) * I1(x)"""
     sign = lax.sign(x)
-    is_tiny = lax.abs(x) <= jnp.finfo(x.dtype).eps
-    out_over_x = jnp.where(is_tiny, 0.5 - 0.5 * sign * x, out / jnp.where(is_tiny, 1, x))
+    is_tiny = lax.abs(x) <= float(jnp.finfo(x.dtype).eps)
+    out_over_x = where(is_tiny, 0.5 - 0.5 * sign * x, out / where(is_tiny, 1, x))
     return (ct * (lax.bessel_i0e(x) - sign * out - out_over_x),)

@@ -88,6 +88,46 @@ def test_collectives_of_a_mapped_function_that_is_lifted(function):
     np.testing.assert_allclose(tj.backward(tj.lift(function)(x), ct)[x], pullback(ct)[0], rtol=1e-5, atol=1e-6)
 
 
+MORE = MAPPED_FIRST | {
+    "psum, second axis": jax.vmap(lambda x: lax.psum(jnp.sin(x), "i") * x, axis_name="i", in_axes=1, out_axes=2),
+    "psum of a tuple": jax.vmap(lambda x: lax.psum((jnp.sin(x), x**2), "i")[0] * x, axis_name="i"),
+    "psum of a number": jax.vmap(lambda x: lax.psum(1, "i") * jnp.sin(x), axis_name="i"),
+    "psum of what is not mapped": lambda x: jax.vmap(
+        lambda x, w: lax.psum(jnp.sin(w), "i") * x, axis_name="i", in_axes=(0, None)
+    )(x, x[0]),
+    "psum in a loop": jax.vmap(
+        lambda x: lax.scan(lambda c, r: (c + lax.psum(jnp.sin(r * c), "i"), c), x[0], x), axis_name="i"
+    ),
+    "psum run again": jax.vmap(jax.checkpoint(lambda x: lax.psum(jnp.sin(x), "i") ** 2), axis_name="i"),
+    "softmax over the axis": jax.vmap(
+        lambda x: (lambda e: e / lax.psum(e, "i"))(jnp.exp(x - lax.pmax(lax.stop_gradient(x), "i"))), axis_name="i"
+    ),
+    "pshuffle": jax.vmap(lambda x: lax.pshuffle(jnp.sin(x), "i", [2, 1, 0, 3]) ** 2, axis_name="i"),
+    "pswapaxes": jax.vmap(lambda x: lax.pswapaxes(jnp.sin(x), "i", 0) ** 2, axis_name="i"),
+}
+
+
+QUICK = ("batch norm", "psum in a loop", "psum, second axis", "psum of a number", "softmax over the axis", "ppermute")
+SECOND = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in MORE]
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_second_derivatives_of_mapped_collectives(name):
+    def slope(vjp):
+        def squares(x):
+            out, pull = vjp(lambda x: jax.tree.leaves(MORE[name](x))[0], x)
+            return (pull(jnp.cos(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))[0] ** 2).sum()
+
+        return squares
+
+    with jax.enable_x64(True):
+        x = jnp.asarray(X, "float64")
+        value, expected = jax.value_and_grad(slope(jax.vjp))(x)
+        found = jax.jit(tj.value_and_grad(tj.lift(slope(tj.vjp))))(x)
+        np.testing.assert_allclose(found[0], value, rtol=1e-10)
+        np.testing.assert_allclose(found[1], expected, rtol=1e-9, atol=1e-12)
+
+
 # --- what neither XLA on CPU nor vmap can run: the rule alone -----------------------------------------
 
 
