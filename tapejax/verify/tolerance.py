@@ -89,6 +89,15 @@ def distances(got: Any, expected: Any, tolerance: Tolerance, unit: float = 0.0) 
     return apart, relative
 
 
+def inexact(value: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(value), jnp.inexact)
+
+
+def wide_value(value: Any) -> Any:
+    """An inexact value in NumPy's widest dtype; others as they are."""
+    return wide_numpy(value) if inexact(value) else value
+
+
 def wide_numpy(value: Any) -> np.ndarray:
     """As a NumPy array of float64 or complex128."""
     array = np.asarray(value)
