@@ -29,7 +29,8 @@ def add_stops(report: Report, subject: Subject) -> None:
     try:
         outputs = subject.value(subject.values)
         cts = [wide_value(np.ones_like(ct)) for ct in cotangents(outputs, 0)]
-        held, opened = _gradient(subject, cts), _gradient(subject, cts, EVERYWHERE)
+        held = [wide_numpy(subject.in_float64(subject.values, cts)[position]) for position in subject.positions]
+        opened = _gradient(subject, cts, EVERYWHERE)
         if _change(subject, held, opened) is None:
             return
         for line in list(lines)[:MAX_LINES]:
@@ -63,6 +64,7 @@ def _in_a_rule(eqn: Eqn) -> bool:
 
 
 def _gradient(subject: Subject, cts: list[Any], *through: str) -> list[np.ndarray]:
+    """The gradient in float64, with stop_gradient at some lines seen through."""
     program = subject.program
     outputs = lambda *values: run_wide(program, values)[0]
     with jax.enable_x64(True), seeing_through(*through):
@@ -74,9 +76,16 @@ def _gradient(subject: Subject, cts: list[Any], *through: str) -> list[np.ndarra
 def _change(subject: Subject, held: list[np.ndarray], opened: list[np.ndarray]) -> tuple[float, str] | None:
     """The largest relative change, and of which input; None if there is none."""
     worst = None
-    for position, one, two in zip(subject.positions, held, opened, strict=True):
-        apart, size = (float(np.linalg.norm(g.reshape(-1))) for g in (two - one, one))
-        change = apart / size if size else float("inf") if apart else 0.0
+    lengths = [float(np.abs(wide_numpy(subject.values[i])).max(initial=0.0)) or 1.0 for i in subject.positions]
+    norm = lambda gradient: float(np.linalg.norm(gradient.reshape(-1)))
+    most = max(
+        (length * norm(g) for length, g in zip([*lengths, *lengths], [*held, *opened], strict=True)), default=0.0
+    )
+    for position, length, one, two in zip(subject.positions, lengths, held, opened, strict=True):
+        apart, size = norm(two - one), norm(one)
+        if length * apart <= for_dtype(np.float64).rtol * most:  # rounding, where terms cancel
+            continue
+        change = apart / size if size else float("inf")
         if change > for_dtype(np.float32).rtol and (worst is None or change > worst[0]):
             worst = change, subject.names[position]
     return worst

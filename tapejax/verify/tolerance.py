@@ -112,4 +112,4 @@ def factor(got: Any, expected: Any) -> str:
         return ""
     if abs(ratio + 1) < 1e-3:
         return "the sign is wrong"
-    return f"{float(ratio):.4g} times what it should be"
+    return f"{float(ratio):.{6 if abs(ratio - 1) < 1e-2 else 4}g} times what it should be"

@@ -222,7 +222,7 @@ def fixed_point_by_implicit_differentiation():
 def minimum_by_implicit_differentiation():
     @jax.custom_vjp
     def ridge(a, b):
-        return lax.fori_loop(0, 400, lambda _, w: w - 0.02 * (a.T @ (a @ w - b) + w), jnp.zeros(2))
+        return lax.fori_loop(0, 400, lambda _, w: w - 0.1 * (a.T @ (a @ w - b) + w), jnp.zeros(2))
 
     def backward(kept, ct):
         a, b, w = kept

@@ -131,7 +131,7 @@ USERS = [
     Planted("yours: in a scan", "custom_rule", in_a_scan, (array(4),), ("scan[",)),
     Planted("yours: in a branch", "custom_rule", in_a_branch, (array(4),), ("1.5 times",)),
     Planted("yours: one tiny element", "custom_rule", lambda x: jnp.sum(tiny(x)), (jnp.array([1e-5, 2e-5, 1e-5]),), ("rule of",)),
-    Planted("yours: by 3e-4", "custom_rule", lambda x: jnp.sum(slightly(x)), (array(6),), ("1 times what it should be",)),
+    Planted("yours: by 3e-4", "custom_rule", lambda x: jnp.sum(slightly(x)), (array(6),), ("1.0003 times what it should be",)),
     Planted("yours: one block", "custom_rule", lambda x: jnp.sum(one_block(x)), (array(8, 8),), ("1.1 times", "[3, ")),
 ]  # fmt: skip
 
