@@ -166,6 +166,8 @@ def jaxs(primitive, function, *arguments, factor=1.5):
     return Planted(f"jax's: {primitive.name}", "jax", function, arguments, (f"`{primitive.name}`",), planted=wrong_in_jax(primitive, factor))  # fmt: skip
 
 
+# What jax got right in 0.12.
+BEFORE_0_12 = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 12)
 COMPLEX = jnp.array([-0.6 + 0.4j, -1.2 - 0.3j], jnp.complex64)
 JAXS = [
     jaxs(lax.log1p_p, lambda x: jnp.sum(jnp.log1p(x) ** 2), array(4)),
@@ -183,8 +185,8 @@ JAXS = [
     jaxs(lax.cosh_p, lambda x: jnp.sum(jnp.cosh(x)), array(4)),
     jaxs(lax.linalg.cholesky_p, lambda a: jnp.sum(jnp.linalg.cholesky(a @ a.T + 3 * jnp.eye(3))), array(3, 3)),
     Planted("jax's: the value of lax.reduce", "jax", lambda x: lax.reduce(x, jnp.float32(3), lax.add, (0,)), (array(4),), ("another value",)),
-    Planted("jax's: acosh in the left half plane", "jax", lax.acosh, (COMPLEX,), ("acosh",)),
-    Planted("jax's: sign of a complex number", "jax", lax.sign, (COMPLEX,), ("sign",)),
+    Planted("jax's: acosh in the left half plane", "jax" if BEFORE_0_12 else "right", lax.acosh, (COMPLEX,), ("acosh",) if BEFORE_0_12 else ()),
+    Planted("jax's: sign of a complex number", "jax" if BEFORE_0_12 else "right", lax.sign, (COMPLEX,), ("sign",) if BEFORE_0_12 else ()),
 ]  # fmt: skip
 
 
@@ -217,7 +219,7 @@ OURS = [
 TIES = jnp.array([1.0, 1.0, 0.5, 1.0])
 SYMMETRIC = jnp.array([[2.0, 0.5], [0.5, 1.0]])
 CONVENTIONS = [
-    Planted(f"convention: {name}", "convention", function, arguments, words)
+    Planted(f"convention: {name}", "convention" if BEFORE_0_12 or "cholesky" not in name else "right", function, arguments, words)
     for name, function, arguments, words in [
         ("abs at zero", lambda x: jnp.sum(jnp.abs(x)), (jnp.array([0.0, 1.0]),), ("slope -1 from below, 1 from above",)),
         ("relu at zero", lambda x: jnp.sum(jax.nn.relu(x)), (jnp.array([0.0, 1.0, -2.0]),), ("slope 0 from below, 1 from above",)),
@@ -227,8 +229,9 @@ CONVENTIONS = [
         ("sort of equals", lambda x: jnp.sum(jnp.sort(x) * jnp.arange(4.0)), (TIES,), ("kink",)),
         ("max pool of equals", lambda x: jnp.sum(lax.reduce_window(x, -jnp.inf, lax.max, (2,), (2,), "VALID")), (jnp.array([1.0, 1.0, 2.0, 0.0]),), ("kink",)),
         ("relu on both sides", lambda x: jnp.sum(jax.nn.relu(x) - jax.nn.relu(-x)), (jnp.array([0.0, 1.0]),), ("nearby",)),
+        ("largest of equals in size", lambda x: jnp.max(jnp.abs(x)), (jnp.array([1.0, -1.0, 0.2]),), ("kink",)),
         ("hard tanh at one", lambda x: jnp.sum(jax.nn.hard_tanh(x)), (jnp.array([1.0, 0.3]),), ("kink",)),
-        ("cholesky of half a matrix", lambda a: jnp.sum(lax.linalg.cholesky(a, symmetrize_input=False)), (SYMMETRIC,), ("symmetric",)),
+        ("cholesky of half a matrix", lambda a: jnp.sum(lax.linalg.cholesky(a, symmetrize_input=False)), (SYMMETRIC,), ("symmetric",) if BEFORE_0_12 else ()),
     ]
 ]  # fmt: skip
 
