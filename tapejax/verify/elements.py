@@ -216,13 +216,21 @@ class Elements:
     def _beyond_the_sides(self, position: int) -> Difference | None:
         """At a kink a rule may choose, but not beyond the slopes from the two sides (a tie that is counted twice).
 
-        Looked at with cotangents of one, under which maxima do not bend against each other; the primal code's choice
-        must lie between.
+        Looked at one element of the outputs after another, so that kinks do not bend against each other; the primal
+        code's choice must lie between.
         """
         if self.pullback is None:
             return None
+        places = [(output, element) for output, ct in enumerate(self.cts[0]) for element in range(ct.size)]
+        found = (self._beyond_at(position, *place) for place in places[:SUSPECTS])
+        return next((difference for difference in found if difference is not None), None)
+
+    def _beyond_at(self, position: int, output: int, element: int) -> Difference | None:
+        """The same of one element of one output."""
         subject = self.subject
-        ones = subject.allowed_cts([jnp.ones_like(ct) for ct in self.cts[0]])
+        ones = [np.zeros(ct.shape, ct.dtype) for ct in self.cts[0]]
+        ones[output].reshape(-1)[element] = 1
+        ones = subject.allowed_cts([jnp.asarray(one) for one in ones])
         mine = wide_numpy(self.pullback(ones)[position])
         judge = wide_numpy(subject.in_float64(subject.values, ones)[position])
         line = subject.line(subject.values, ones)
