@@ -30,7 +30,7 @@ EXAMPLES = """examples:
 
 A function is named module:function or path/to/file.py:function. Its arguments come from --args, a Python
 expression (a list of numbers is an array; jnp, np and jax are there), or from a function inputs() beside it.
-Exit status: 0 all right, 1 something is wrong, 2 it could not be checked.
+Exit status: 0 right, or a matter of convention; 1 somebody is wrong; 2 undecided, or it could not be checked.
 """
 
 
@@ -77,6 +77,10 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--wrt", type=int, nargs="+", metavar="N", help="positions of the arguments to check (all)")
     own.add_argument("--rtol", type=float, help="the relative error that is fine (by dtype)")
     own.add_argument("--seeds", type=int, default=3, help="how many random cotangents (3)")
+    own.add_argument(
+        "--intended", nargs="+", default=(), metavar="NAME", help="functions whose custom rule is meant to differ"
+    )
+    own.add_argument("--budget", type=float, default=30.0, metavar="S", help="seconds for differences (30)")
     own.add_argument(
         "--actions", action="store_true", help="check every action by itself, and name the first wrong one"
     )
@@ -145,8 +149,9 @@ def _verify_function(options: argparse.Namespace) -> Any:
         if options.actions:
             return tapejax.verify_tape(function, *args, rtol=options.rtol)
         return tapejax.verify(
-            function, *args, order=options.order, wrt=options.wrt, rtol=options.rtol, seeds=options.seeds
-        )
+            function, *args, order=options.order, wrt=options.wrt, rtol=options.rtol, seeds=options.seeds,
+            intended=options.intended, budget=options.budget,
+        )  # fmt: skip
     except tapejax.TapejaxError as error:
         raise UsageError(str(error)) from error
 
@@ -162,6 +167,8 @@ def _write(report: Any, options: argparse.Namespace) -> int:
                     json.dump(report.to_json(), file, indent=1)
         if options.html:
             report.save_html(options.html)
+    if getattr(report, "verdict", None) == "undecided":
+        return 2
     return 0 if report.ok else 1
 
 

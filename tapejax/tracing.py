@@ -94,7 +94,8 @@ class Writer(jax.core.Trace):
         inner, consts = compat.jaxpr_parts(call(*[self.growing.avals[slot] for slot in slots]))
         if inner.effects:
             raise Unfit
-        return [Value(self, slot) for slot in self.growing.walk(inner, consts, slots)]
+        here = (source_info_util.current(),)  # the equation's own ends at this file
+        return [Value(self, slot) for slot in self.growing.walk(inner, consts, slots, here)]
 
 
 compat.STAGED.add(Value)

@@ -45,7 +45,7 @@ def test_the_plugin_writes_a_page_for_what_failed(pytester):
     result = pytester.runpytest(*plugin, "--gradient-reports", "pages", "-p", "no:cacheprovider")
     result.assert_outcomes(failed=1)
     text = result.stdout.str()
-    assert "VerificationError: WRONG: the gradient of `sin`" in text
+    assert "VerificationError: YOUR RULE IS WRONG: the gradient of `sin`" in text
     assert "test_the_plugin_writes_a_page_for_what_failed.py:7" in text.partition("at      ")[2].partition("\n")[0]
     assert "report.assert_ok()" not in text  # no frame of ours
     (page,) = (pytester.path / "pages").glob("*.html")

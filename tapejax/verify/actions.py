@@ -17,9 +17,11 @@ from tapejax.errors import ArgumentError
 from tapejax.gradients import Gradients
 from tapejax.plan import OpAction
 from tapejax.tape import Tape
-from tapejax.verify.function import JUDGES, Check, check_judges
+from tapejax.verify.function import JUDGES, check_judges
 from tapejax.verify.report import (
+    JAX,
     RIGHT,
+    TAPEJAX,
     UNCHECKED,
     WRONG,
     Findings,
@@ -34,6 +36,7 @@ from tapejax.verify.report import (
 from tapejax.verify.subject import Subject, cotangents, inexact
 from tapejax.verify.subjects import PlanSubject, pulled, subject_of
 from tapejax.verify.watch import Seen, Watched, stand_in, tape_of, watch
+from tapejax.verify.weigh import Check
 from tapejax.where import user_line
 
 
@@ -49,6 +52,8 @@ class ActionResult:
     verdict: str
     rows: list[Row] = field(default_factory=list)
     note: str = ""
+    blame: str = ""  # who is wrong about it, as in Report.verdict
+    why: str = ""
 
     @property
     def worst(self) -> Row | None:
@@ -59,6 +64,8 @@ class ActionResult:
         place = f" at {self.line}" if self.line else ""
         text = f"action {self.index}, `{self.op}`{place}, inputs {', '.join(self.inputs) or 'unknown'}"
         row = self.worst
+        if self.blame in (JAX, TAPEJAX):
+            return f"{text}: {self.why}"
         if row is None:
             return f"{text}: {self.note}" if self.note else text
         where = f"{row.input}{list(row.index) if row.index else ''}"
@@ -162,12 +169,27 @@ def verify_tape(
         name, seen = tape_or_function.label, tape_of(tape_or_function)
         chain = None
     else:
-        subject = Subject.of(tape_or_function, args)
-        name, recorded = subject.name, watch(subject, detail=detail)
-        seen, chain = recorded.seen, _Chain(subject, recorded, detail)
+        return verify_subject(Subject.of(tape_or_function, args), detail=detail, judges=judges, rtol=rtol, seed=seed)
     plans: dict[int, PlanSubject] = {}
     results = [_check(one, plans, chain, judges, rtol, seed) for one in seen]
     return TapeReport(name, results, time.perf_counter() - start)
+
+
+def verify_subject(
+    subject: Subject,
+    *,
+    detail: str = "primitives",
+    judges: Sequence[str] = JUDGES,
+    rtol: float | None = None,
+    seed: int = 0,
+) -> TapeReport:
+    """The same of a subject."""
+    start = time.perf_counter()
+    recorded = watch(subject, detail=detail)
+    chain = _Chain(subject, recorded, detail)
+    plans: dict[int, PlanSubject] = {}
+    results = [_check(one, plans, chain, judges, rtol, seed) for one in recorded.seen]
+    return TapeReport(subject.name, results, time.perf_counter() - start)
 
 
 def _check(seen: Seen, plans, chain: _Chain | None, judges, rtol: float | None, seed: int) -> ActionResult:
@@ -198,6 +220,7 @@ def _check(seen: Seen, plans, chain: _Chain | None, judges, rtol: float | None, 
     verdicts = {row.verdict for row in report.rows}
     if report.rows:
         result.verdict = WRONG if WRONG in verdicts else RIGHT if RIGHT in verdicts else UNCHECKED
+        result.blame, result.why = report.verdict, report.why
     if result.verdict == UNCHECKED and not result.note:
         result.note = next((row.note for row in report.rows if row.note), "nothing to differentiate")
     return result
@@ -210,7 +233,7 @@ def _own_backward(check: Check, seen: Seen) -> None:
     if type(action) is not OpAction or seen.made_up or twice or action.kept is None or None in (seen.outputs or [None]):
         check.run()
         return
-    outputs = [out for out in seen.outputs if inexact(out)]
+    outputs = check.outputs = [out for out in seen.outputs if inexact(out)]
     check.cts = [check.subject.allowed_cts(cotangents(outputs, seed)) for seed in check.seeds]
     try:
         check.ours = [pulled(action, seen.inputs, cts, seen.outputs) for cts in check.cts]

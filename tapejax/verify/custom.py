@@ -11,11 +11,13 @@ import jax
 
 from tapejax.errors import ArgumentError
 from tapejax.program import CUSTOM
-from tapejax.verify.function import Check
 from tapejax.verify.report import (
+    CUSTOM_RULE,
+    JAX,
     RIGHT,
     UNCHECKED,
     WRONG,
+    Finding,
     Findings,
     Report,
     Row,
@@ -25,10 +27,12 @@ from tapejax.verify.report import (
     plain_json,
     value,
 )
-from tapejax.verify.subject import Subject, inexact
-from tapejax.verify.subjects import CustomRuleSubject, custom_place, primal_code
+from tapejax.verify.subject import OWN_RULES, Subject, inexact
+from tapejax.verify.subjects import CustomRuleSubject, custom_place, primal_code, rule_place
 from tapejax.verify.watch import Seen, custom_name, watch
-from tapejax.where import user_line
+from tapejax.verify.weigh import Check
+from tapejax.verify.wide import all_equations
+from tapejax.where import is_internal, user_line
 
 MAX_CALLS = 64  # of one rule, in a loop say; the first ones and the last
 
@@ -44,16 +48,24 @@ class RuleResult:
     steps: str
     verdict: str
     rows: list[Row] = field(default_factory=list)
+    rule: str = ""  # where the backward rule is
+
+    @property
+    def by_jax(self) -> bool:
+        """Whether the rule is one of jax's own."""
+        return all(is_internal(place.rpartition(":")[0]) for place in (self.rule or self.defined, self.defined))
 
     @property
     def worst(self) -> Row | None:
         return max((row for row in self.rows if row.verdict == WRONG), key=lambda row: row.max_rel, default=None)
 
     def __str__(self) -> str:
-        text = f"the {self.kind} rule of `{self.name}` ({self.defined}){self.steps}"
+        rule = f"rule at {self.rule}" if self.rule else f"defined at {self.defined}"
+        text = f"the {self.kind} rule of `{self.name}` ({rule}), called at {self.line}{self.steps}"
         row = self.worst
         if row is None:
             return text
+        text += f"{', second derivative' if row.order == 2 else ''}"
         where = f"{row.input}{f' at {list(row.index)}' if row.index is not None else ''}"
         said = f"got {value(row.got)}, expected {value(row.expected)}" if row.expected is not None else ""
         return f"{text}, {where}: " + "; ".join(part for part in (said, row.note) if part)
@@ -83,6 +95,15 @@ class RuleReport(Findings):
             return f"UNCHECKED: no custom rule in `{self.function}` could be judged"
         names = ", ".join(dict.fromkeys(f"`{call.name}`" for call in self.calls))
         return f"right: the rules of {names} agree with their primal code"
+
+    def as_findings(self) -> list[Finding]:
+        """What is wrong here, for a report on the whole function."""
+        found = []
+        for call in self.wrong:
+            row = call.worst
+            why = "" if row is None else f"{row.input} of the rule of `{call.name}`: {row.note}"
+            found.append(Finding(self.function, 1, JAX if call.by_jax else CUSTOM_RULE, why))
+        return found
 
     def to_json(self) -> dict[str, Any]:
         return plain_json({
@@ -143,46 +164,79 @@ def verify_custom_rule(
     start = time.perf_counter()
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     subject = Subject.of(function, args)
-    calls = _calls(subject)
-    if not calls:
+    found = verify_rules_of(subject, rtol=rtol, seeds=numbers)
+    if found is None:
         raise ArgumentError(
             f"`{subject.name}` calls no function with a custom rule on what it is differentiated by",
             at=user_line(),
             fix="pass a jax.custom_vjp or jax.custom_jvp function, or one that uses some",
         )
-    results = [_check(seen, rtol, numbers) for seen in calls]
-    return RuleReport(subject.name, results, time.perf_counter() - start)
+    found.seconds = time.perf_counter() - start
+    return found
+
+
+def verify_rules_of(
+    subject: Subject,
+    *,
+    skip: Sequence[str] = (),
+    order: int = 1,
+    rtol: float | None = None,
+    seeds: Sequence[int] = (0, 1),
+) -> RuleReport | None:
+    """The same of a subject; None if there is no custom rule in it. skip: names of functions to leave out."""
+    calls = [seen for seen in _calls(subject) if custom_name(_eqn(seen)) not in skip]
+    if not calls:
+        return None
+    return RuleReport(subject.name, [_check(seen, rtol, seeds, order) for seen in calls])
+
+
+def rule_names(subject: Subject) -> set[str]:
+    """The functions with custom rules that a subject calls."""
+    return {custom_name(_eqn(seen)) for seen in _calls(subject)}
+
+
+def _eqn(seen: Seen) -> Any:
+    return getattr(getattr(seen.action, "where", None), "eqn", None)
 
 
 def _calls(subject: Subject) -> list[Seen]:
-    """The calls with custom rules that a subject makes, those inside others too."""
+    """The calls with custom rules that a subject makes, those inside others too, and before them."""
     found: list[Seen] = []
     times: dict[int, int] = {}
     for seen in watch(subject).seen:
-        eqn = getattr(getattr(seen.action, "where", None), "eqn", None)
-        if eqn is None or eqn.name not in CUSTOM or seen.op not in CUSTOM:
+        eqn = _eqn(seen)
+        if eqn is None or eqn.name not in OWN_RULES or seen.op not in OWN_RULES:
             continue
         times[id(eqn.origin)] = times.get(id(eqn.origin), 0) + 1
         if times[id(eqn.origin)] > MAX_CALLS:
             continue
-        found.append(seen)
-        inside = primal_code(eqn)
-        inner = Subject(custom_name(eqn), [str(i) for i in range(len(seen.inputs))], inside, inside, seen.inputs)
-        wanted = seen.action.plan.wrt
-        inner.positions = [i for i, v in enumerate(seen.inputs) if wanted[i] and inexact(v)]
-        if any(op in str(eqn.params["call_jaxpr"]) for op in CUSTOM):
+        if eqn.name in CUSTOM and any(inner.primitive.name in OWN_RULES for inner in _inner(eqn)):
+            inside = primal_code(eqn)
+            inner = Subject(custom_name(eqn), [str(i) for i in range(len(seen.inputs))], inside, inside, seen.inputs)
+            wanted = seen.action.plan.wrt
+            inner.positions = [i for i, v in enumerate(seen.inputs) if wanted[i] and inexact(v)]
             found += _calls(inner)
+        found.append(seen)
     return found
 
 
-def _check(seen: Seen, rtol: float | None, seeds: Sequence[int]) -> RuleResult:
-    eqn = seen.action.where.eqn
-    subject = CustomRuleSubject(eqn, seen.inputs, seen.action.plan.wrt)
+def _inner(eqn: Any) -> Any:
+    return all_equations(eqn.params["call_jaxpr"])
+
+
+def _check(seen: Seen, rtol: float | None, seeds: Sequence[int], order: int) -> RuleResult:
+    eqn = _eqn(seen)
+    subject: Subject = CustomRuleSubject(eqn, seen.inputs, seen.action.plan.wrt)
     report = Report(subject.name, [])
     with jax.enable_x64(seen.action.plan.x64):
-        Check(subject, report, 1, ("jax", "finite"), seeds, rtol).run()
+        check = Check(subject, report, 1, ("jax", "finite"), seeds, rtol)
+        check.run()
+        if order == 2 and not report.wrong:
+            second = Check(subject.derivative(check.cts[0]), report, 2, ("primal", "finite"), seeds[:1], rtol)
+            second.run()
     verdicts = {row.verdict for row in report.rows}
     verdict = WRONG if WRONG in verdicts else RIGHT if RIGHT in verdicts else UNCHECKED
     steps = "".join(f" {loop}[{step}]" for loop, step in seen.steps)
     kind = eqn.name.removesuffix("_call")
-    return RuleResult(subject.name, kind, custom_place(eqn), seen.line, steps, verdict, report.rows)
+    line = eqn.line.partition(" (")[0] or seen.line
+    return RuleResult(subject.name, kind, custom_place(eqn), line, steps, verdict, report.rows, rule_place(eqn))

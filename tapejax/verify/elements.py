@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,12 +12,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax.verify.finite import Slope, index_of
+from tapejax.verify.line import Line, nudged
 from tapejax.verify.report import RIGHT, UNCHECKED, WRONG, Report, Row
-from tapejax.verify.subject import Line, Subject, nudged
+from tapejax.verify.subject import Subject
 from tapejax.verify.tolerance import Difference, Tolerance, difference, distances, factor, for_dtype, wide_numpy
 
 SUSPECTS = 16  # elements that are differenced by themselves before a custom rule is called wrong
 PRIMAL = "primal code in float64"
+
+
+@dataclass(slots=True)
+class Ruling:
+    """Who differences side with: "ours", "theirs", "neither", "kink" (there is no slope), or "unknown"."""
+
+    who: str
+    index: tuple[int, ...] | None = None
+    ours: Any = None
+    theirs: Any = None
+    slope: Any = None
+    left: float = 0.0
+    right: float = 0.0
 
 
 class Elements:
@@ -28,7 +43,13 @@ class Elements:
         self.kinds = [jax.typeof(value).str_short() for value in subject.values]
         self.lines: dict[int, Line] = {}
         self.rounding: dict[int, Any] = {}
+        self.sizes: dict[int, float] = {}
+        self.exact: dict[int, Any] = {}
+        self.deadline: float | None = None  # by time.perf_counter
+        self.outputs: list[Any] | None = None
+        self.pullback: Any = None  # of what is judged, for other cotangents
         self.cts: list[list[Any]] = []
+        self.theirs: list[list[Any]] | None = None  # by the other opinion, likewise
         self.ours: list[list[Any]] = []  # per seed, per input
 
     @cached_property
@@ -47,7 +68,7 @@ class Elements:
 
     def _line(self, seed: int) -> Line:
         if seed not in self.lines:
-            self.lines[seed] = self.subject.line(self.subject.values, self.cts[seed])
+            self.lines[seed] = self.subject.line(self.subject.values, self.cts[seed], self.outputs)
         return self.lines[seed]
 
     # -- the judges --------------------------------------------------------------------------------
@@ -60,6 +81,7 @@ class Elements:
             note = f"{subject.judge} cannot differentiate it: {first_line(error)}"
             self._all_rows(subject.judge, UNCHECKED, note)
             return
+        self.theirs = theirs
         for position in subject.positions:
             judges = [grads[position] for grads in theirs]
             value = subject.values[position]
@@ -95,6 +117,7 @@ class Elements:
             verdict, note = UNCHECKED, f"no digit of it can be trusted: {tolerance.reason}"
         if verdict == WRONG and free_at_kinks:
             confirmed = self._confirmed(position, seed, ours[seed], theirs[seed], tolerance)
+            confirmed = confirmed or self._beyond_the_sides(position)
             if confirmed is None:
                 verdict, note = RIGHT, "it differs from its primal code only where that has a kink or no slope"
             else:
@@ -118,6 +141,11 @@ class Elements:
         worst = max(range(len(every)), key=lambda seed: every[seed].max_rel)
         found = every[worst]
         if not found.ok and self.rtol is None:
+            unit = self._unit_of_nothing(position, worst, ours[worst], theirs[worst])
+            if unit:
+                reason = "it is zero up to rounding, beside the terms that cancel"
+                tolerance = Tolerance(tolerance.rtol, tolerance.floor, reason)
+                return difference(ours[worst], theirs[worst], tolerance, unit), tolerance, worst
             tolerance = self._conditioned(position, worst, theirs[worst], tolerance, kinked)
             found = difference(ours[worst], theirs[worst], tolerance, self._unit(position, worst))
         return found, tolerance, worst
@@ -150,6 +178,129 @@ class Elements:
                 got, expected = got / steps[index], found.value / steps[index]
                 return Difference(float(apart[index]), away / max(least, 1e-300), index, got, expected, False)
         return None
+
+    def referee(self, position: int, seed: int, ours: Any, theirs: Any) -> Ruling:
+        """Who of two is nearer to differences, at the elements where they are furthest apart."""
+        tolerance = for_dtype(self.subject.narrowest, slopes=True, rtol=self.rtol)
+        _, relative = distances(ours, theirs, tolerance)
+        line = self._line(seed)
+        steps = scaled(np.ones(ours.shape), wide_numpy(self.subject.values[position]))
+        kink = None
+        for element in np.argsort(relative, axis=None)[::-1][:SUSPECTS]:
+            index = index_of(int(element), ours.shape)
+            if relative[index] == 0:
+                break
+            gap = ours[index] - theirs[index]
+            turn = np.exp(-1j * np.angle(gap)) if np.iscomplexobj(ours) and np.isfinite(gap) else 1.0
+            unit = np.zeros(ours.shape, ours.dtype)
+            unit[index] = steps[index] * turn
+            unit = self.subject.allowed_move(position, unit)
+            with np.errstate(all="ignore"):
+                mine, other = (float(np.sum(np.where(unit == 0, 0, g * unit)).real) for g in (ours, theirs))
+            size = max((abs(x) for x in (mine, other) if np.isfinite(x)), default=1.0)
+            found = measure(line, position, unit, size, line.analytic and not np.iscomplexobj(ours))
+            said = tuple(x / steps[index] for x in (mine, other, found.value))
+            if found.kind == "kink":
+                kink = kink or Ruling(
+                    "kink", index, *said, left=found.left / steps[index], right=found.right / steps[index]
+                )
+                continue
+            if found.kind != "smooth" or not np.isfinite(found.value):
+                continue
+            error = 5 * found.error + tolerance.rtol * abs(found.value)
+            far = abs(mine - other) if np.isfinite(mine) and np.isfinite(other) else np.inf
+            if far <= 3 * error:
+                continue
+            near = lambda x, error=error, far=far, value=found.value: (
+                abs(x - value) <= max(error, 0.1 * far if np.isfinite(far) else 0.0)
+            )
+            who = {(True, False): "ours", (False, True): "theirs"}.get((near(mine), near(other)), "neither")
+            return Ruling(who, index, *said)
+        return kink or Ruling("unknown")
+
+    def _beyond_the_sides(self, position: int) -> Difference | None:
+        """At a kink a rule may choose, but not beyond the slopes from the two sides (a tie that is counted twice).
+
+        Looked at one element of the outputs after another, so that kinks do not bend against each other; the primal
+        code's choice must lie between.
+        """
+        if self.pullback is None:
+            return None
+        places = [(output, element) for output, ct in enumerate(self.cts[0]) for element in range(ct.size)]
+        found = (self._beyond_at(position, *place) for place in places[:SUSPECTS])
+        return next((difference for difference in found if difference is not None), None)
+
+    def _beyond_at(self, position: int, output: int, element: int) -> Difference | None:
+        """The same of one element of one output."""
+        subject = self.subject
+        ones = [np.zeros(ct.shape, ct.dtype) for ct in self.cts[0]]
+        ones[output].reshape(-1)[element] = 1
+        ones = subject.allowed_cts([jnp.asarray(one) for one in ones])
+        mine = wide_numpy(self.pullback(ones)[position])
+        judge = wide_numpy(subject.in_float64(subject.values, ones)[position])
+        line = subject.line(subject.values, ones)
+        value = wide_numpy(subject.values[position])
+        for number in range(3):
+            signs = (
+                np.random.default_rng([number, 5]).choice([-1.0, 1.0], value.shape) if number else np.ones(value.shape)
+            )
+            direction = subject.allowed_move(position, scaled(signs, value))
+            with np.errstate(all="ignore"):
+                got, expected = (float(np.sum(g * direction).real) for g in (mine, judge))
+            size = float(np.sqrt(np.sum(np.abs(judge * direction) ** 2)))
+            if not np.isfinite([got, expected, size]).all():
+                continue
+            found = line.slope(position, direction, size)
+            if found.kind == "rough":
+                continue
+            low, high = sorted((found.left, found.right)) if found.kind == "kink" else (found.value, found.value)
+            margin = 1e-2 * max(abs(low), abs(high), size) + 5 * found.error
+            if low - margin <= expected <= high + margin and not low - 5 * margin <= got <= high + 5 * margin:
+                scale = float(np.abs(direction).max())
+                worst = index_of(int(np.argmax(np.abs(mine - judge))), value.shape)
+                apart = abs(got - expected)
+                return Difference(
+                    apart / scale, apart / max(abs(expected), 1e-300), worst, got / scale, expected / scale, False
+                )
+        return None
+
+    def _nothing(self, seed: int) -> float:
+        """What is nothing but rounding, in units of the value: a gradient whose terms cancel can be this large."""
+        if seed not in self.sizes:
+            sizes = [self._line(seed).size_of_value]
+            for position in self.subject.positions:
+                gradient = wide_numpy(self.ours[seed][position])
+                value = np.abs(wide_numpy(self.subject.values[position]))
+                largest = float(value[np.isfinite(value)].max(initial=0.0)) or 1.0
+                sizes.append(largest * float(np.sqrt(np.sum(np.abs(gradient[np.isfinite(gradient)]) ** 2))))
+            self.sizes[seed] = max(size for size in sizes if np.isfinite(size))
+        return 256 * float(jnp.finfo(self.subject.narrowest).eps) * self.sizes[seed]
+
+    def _unit_of_nothing(self, position: int, seed: int, ours: np.ndarray, theirs: np.ndarray) -> float:
+        """What is nothing but rounding, per length of the input, if the gradient is zero beside it; else 0."""
+        value = np.abs(wide_numpy(self.subject.values[position]))
+        largest = float(value[np.isfinite(value)].max(initial=0.0)) or 1.0
+        try:
+            unit = self._nothing(seed) / largest
+        except Exception:  # the function cannot be run again as it is
+            return 0.0
+        exact = self._exact(position, seed) if self.narrow else None
+        if exact is not None:
+            return unit if float(np.abs(exact).max(initial=0.0)) <= 1e-2 * unit else 0.0
+        return unit if max(float(np.abs(g).max(initial=0.0)) for g in (ours, theirs)) <= unit else 0.0
+
+    def _exact(self, position: int, seed: int) -> np.ndarray | None:
+        """The gradient in float64, by jax and without custom rules; None if there is none."""
+        if seed not in self.exact:
+            try:
+                program = self.subject.program
+                self.exact[seed] = (
+                    None if program is None else self.subject.in_float64(self.subject.values, self.cts[seed])
+                )
+            except Exception:  # jax cannot differentiate it, or not in float64
+                self.exact[seed] = None
+        found = self.exact[seed]
+        return None if found is None else wide_numpy(found[position])
 
     # -- how much rounding ---------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ import numpy as np
 
 LEVELS = 10
 RATIO = 4.0
+PROBES = np.array([-4.0, -2.0, -1.0, 1.0, 2.0, 4.0])  # in units of the last bit: how much the value is noise
+POINTS = 2 * LEVELS + len(PROBES)
 
 
 @dataclass(slots=True)
@@ -31,29 +33,40 @@ class Slope:
     right: float = 0.0
 
 
-def slope(along: Callable[[np.ndarray], np.ndarray], noise: float, size: float, first: float = 0.02) -> Slope:
+def slope(
+    along: Callable[[np.ndarray], np.ndarray], noise: float, size: float, first: float = 0.02, eps: float = 2e-16
+) -> Slope:
     """The slope at 0 of a function that is 0 there; `along` gives its values at several steps.
 
-    noise: the rounding error of a value. size: what counts as a large slope here; less than a thousandth of it is
-    nothing. first: the largest step. Where the steps turn out too large, as beside a pole, smaller ones are tried.
+    noise: the least rounding error of a value; more of it is measured at steps of some eps. size: what counts as a
+    large slope here; less than a thousandth of it is nothing. first: the largest step. Where the steps turn out too
+    large, as beside a pole, smaller ones are tried.
     """
-    found = _ladder(along, noise, size, first)
+    found, noise = _ladder(along, noise, size, first, eps)
     if found.kind != "smooth":
-        finer = _ladder(along, noise, size, first * RATIO ** (1 - LEVELS))
+        finer, _ = _ladder(along, noise, size, first * RATIO ** (1 - LEVELS), eps)
         if finer.kind == "smooth" and (found.kind == "rough" or noise / first * RATIO**LEVELS < 1e-2 * size):
             return finer
     return found
 
 
-def _ladder(along: Callable[[np.ndarray], np.ndarray], noise: float, size: float, first: float) -> Slope:
+def _ladder(along, noise: float, size: float, first: float, eps: float) -> tuple[Slope, float]:
+    """What a ladder of steps says, and the noise that was measured."""
     steps = [first * RATIO**-level for level in range(LEVELS) if noise == 0 or noise / (first * RATIO**-level) < size]
     steps = steps if len(steps) >= 4 else [first * 2.0**-level for level in range(5)]
-    ups, downs = np.split(along(np.concatenate([steps, np.negative(steps)])), 2)
+    found = along(np.concatenate([steps, np.negative(steps), PROBES * eps]))
+    ups, downs, near = np.split(found, [len(steps), 2 * len(steps)])
+    near = np.abs(near[np.isfinite(near)])
+    noise = max(noise, float(near.max(initial=0.0)))
+    return _judged(np.array(steps), ups, downs, noise, size), noise
+
+
+def _judged(steps: np.ndarray, ups: np.ndarray, downs: np.ndarray, noise: float, size: float) -> Slope:
     usable = np.isfinite(ups) & np.isfinite(downs)
     if not usable[-1]:
         return Slope(float("nan"), float("inf"), "rough", float(-downs[-1]), float(ups[-1]))
     start = len(steps) - int(np.argmin(usable[::-1])) if not usable.all() else 0
-    h, ups, downs = np.array(steps[start:]), ups[start:], downs[start:]
+    h, ups, downs = steps[start:], ups[start:], downs[start:]
     if len(h) < 2:
         return Slope(float("nan"), float("inf"), "rough")
     central = (ups - downs) / (2 * h)

@@ -1,4 +1,4 @@
-"""verify: the gradient of a function against jax.vjp and finite differences."""
+"""verify: the gradient of a function against jax.vjp and numbers, and who is wrong if they differ."""
 
 from __future__ import annotations
 
@@ -6,23 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from tapejax.errors import ArgumentError, TapejaxError
-from tapejax.verify.elements import Elements, first_line, measure, scaled
-from tapejax.verify.finite import LEVELS, index_of, narrowed
-from tapejax.verify.report import RAISES, RIGHT, UNCHECKED, WRONG, Kink, Report
-from tapejax.verify.subject import Line, Subject, cotangents, inexact, random_like
-from tapejax.verify.tolerance import distances, factor, for_dtype, wide_numpy
+from tapejax.errors import ArgumentError
+from tapejax.verify.report import Report
+from tapejax.verify.stops import add_stops
+from tapejax.verify.subject import Subject
+from tapejax.verify.weigh import Check
 from tapejax.where import user_line
 
 JUDGES = ("jax", "primal", "finite")
-MAX_KINKS = 4  # named per input; a nearby point is used instead, whatever their number
-FEW = 64  # elements: each is differenced by itself
-BLOCKS = 8  # of more elements than that, besides all at once
-WORK = 3e8  # numbers computed while differencing blocks; with more than that, all elements at once must do
 
 
 def verify(
@@ -34,8 +25,10 @@ def verify(
     rtol: float | None = None,
     seeds: int | Sequence[int] = 3,
     diagnose: bool = True,
+    intended: str | Sequence[str] = (),
+    budget: float | None = 30.0,
 ) -> Report:
-    """A second opinion on a gradient: the tape's, against jax.vjp and against finite differences.
+    """Who is wrong about a gradient: you, jax, tapejax, or nobody. The tape's is compared with jax.vjp and with numbers.
 
     function may be written with tapejax.numpy or with jax.numpy, be lifted, a custom_vjp or custom_jvp function, an
     equinox module, or record TapeActions of its own. args are its arguments, pytrees included. Each float leaf
@@ -45,14 +38,19 @@ def verify(
     against: "jax" (jax.vjp), "primal" (where there are custom rules: the gradient of the code without them, in
     float64), "finite" (the complex step where the function is analytic, else extrapolated central differences, in
     float64 whatever the function's dtype). seeds: how many random cotangents, or which.
-    rtol: instead of the tolerances by dtype. diagnose: when wrong, look for the first wrong action.
+    A scalar loss is checked with cotangent 1. rtol: instead of the tolerances by dtype. diagnose: when wrong, look for the
+    rule or the action that causes it. intended: names of functions whose custom rule is meant to differ from
+    their code (a straight-through estimator). budget: seconds after which no more differences are taken; None for no limit.
+
+    The report's `verdict` is "right", "custom_rule", "jax", "tapejax", "convention" or "undecided"; `why` is its reason,
+    `ok` is true for "right" and "convention". Nobody is called wrong unless two independent witnesses say so.
 
     Costs a few compilations, and some tens of forward runs per input and seed.
 
     >>> import jax.numpy as jnp, tapejax as tj
     >>> report = tj.verify(lambda x: jnp.sum(jnp.sin(x) ** 2), jnp.array([0.3, 0.7]))
-    >>> report.ok
-    True
+    >>> report.verdict, report.ok
+    ('right', True)
     >>> [(row.input, row.against, row.verdict) for row in report.rows]
     [('x', 'jax', 'right'), ('x', 'complex step', 'right')]
     """
@@ -63,21 +61,51 @@ def verify(
     if not numbers:
         raise ArgumentError("verify needs at least one seed", at=user_line())
     start = time.perf_counter()
-    subject = Subject.of(function, args, wrt)
+    named = (intended,) if isinstance(intended, str) else tuple(intended)
+    first = subject = Subject.of(function, args, wrt)
     report = Report(subject.name, [], seeds=len(numbers))
+    if named:
+        judges = _without_the_intended(subject, judges, named, report)
     for level in range(1, order + 1):
         check = Check(subject, report, level, judges, numbers, rtol)
-        check.run()
-        if report.wrong or level == order:
+        check.deadline = None if budget is None else start + budget
+        check.run(values_too=level == 1)
+        report.scalar = report.scalar or (level == 1 and check.is_scalar)
+        if not report.ok or level == order:
             break
         subject = subject.derivative(check.cts[0])
-    _add_notes(report, subject)
-    if report.wrong and diagnose:
-        from tapejax.verify.diagnosis import culprit
+    if subject.jaxpr is None:
+        report.notes.append("jax cannot trace the function: finite differences in its own precision")
+    if "finite" in judges and not check.late():
+        add_stops(report, first)
+    if not report.ok and diagnose:
+        from tapejax.verify.diagnosis import diagnose as find
 
-        report.culprit = culprit(function, args)
+        find(report, first, named)
     report.seconds = time.perf_counter() - start
     return report
+
+
+def _without_the_intended(subject: Subject, judges: tuple[str, ...], named: Sequence[str], report: Report):
+    """Where a rule is meant to differ, neither the primal code nor numbers can judge the whole; other rules are, alone."""
+    from tapejax.verify.custom import rule_names, verify_rules_of
+
+    known = rule_names(subject)
+    unknown = [name for name in named if name not in known]
+    if unknown:
+        raise ArgumentError(
+            f"intended={unknown[0]!r}: `{subject.name}` calls no function of this name with a custom rule",
+            at=user_line(),
+            fix=f"one of {', '.join(sorted(known))}" if known else "leave it out",
+        )
+    report.notes.append(
+        f"meant to differ from their code: {', '.join(named)}; each other custom rule is checked by itself"
+    )
+    found = verify_rules_of(subject, skip=named)
+    if found is not None and found.wrong:
+        report.culprit = found
+        report.findings += found.as_findings()
+    return ("jax",)
 
 
 def check_judges(against: Any) -> tuple[str, ...]:
@@ -86,338 +114,3 @@ def check_judges(against: Any) -> tuple[str, ...]:
     if unknown or not judges:
         raise ArgumentError(f"unknown judge {against!r}", at=user_line(), fix='some of "jax", "primal", "finite"')
     return judges
-
-
-def _add_notes(report: Report, subject: Subject) -> None:
-    if subject.jaxpr is None:
-        report.notes.append("jax cannot trace the function: finite differences in its own precision")
-
-
-class Check(Elements):
-    """One order of derivative of one subject."""
-
-    def run(self) -> None:
-        subject = self.subject
-        try:
-            outputs, pullback = subject.by_tape(subject.values)
-            if not outputs:
-                raise ArgumentError(f"`{subject.name}` returns no float or complex array", at=user_line())
-            self.cts = [subject.allowed_cts(cotangents(outputs, seed)) for seed in self.seeds]
-            self.ours = [pullback(cts) for cts in self.cts]
-        except ArgumentError:
-            raise
-        except Exception as error:
-            if error is subject.raised and not isinstance(error, TapejaxError):
-                raise  # the function's own: there is nothing to judge
-            self._all_rows(subject.speaker, WRONG, f"{RAISES} {first_line(error)}")
-            self.cts = self.cts or [[]]
-            return
-        self.judge()
-
-    def judge(self) -> None:
-        """Compare what the tape gave (`ours`, for `cts`) with the judges."""
-        if self._wrong_kinds():
-            return
-        kinked = self._finite() if "finite" in self.judges else set()
-        if "jax" in self.judges:
-            self._jax(kinked)
-        if "primal" in self.judges:
-            self._primal()
-        mine = [row for row in self.report.rows if row.order == self.order]
-        others = [row for row in self.report.rows if row.order != self.order]
-        names = self.subject.names
-        place = lambda row: 0 if row.against in ("complex step", "finite differences") else 1
-        mine.sort(key=lambda row: (names.index(row.input), -place(row)))
-        self.report.rows[:] = others + mine
-
-    def _wrong_kinds(self) -> bool:
-        """A gradient has its input's shape and dtype; where one has not, nothing else is compared."""
-        found = False
-        for position in self.subject.positions:
-            gradient, value = self.ours[0][position], self.subject.values[position]
-            if gradient.shape != value.shape or gradient.dtype != value.dtype:
-                found = True
-                kind = jax.typeof(gradient).str_short()
-                self._row(
-                    position, "its input", WRONG, note=f"the gradient is {kind}, the input {self.kinds[position]}"
-                )
-        return found
-
-    # -- finite differences --------------------------------------------------------------------------
-
-    def _finite(self) -> set[int]:
-        """Rows for finite differences; returns the inputs at which the function has kinks."""
-        kinked = set()
-        for position in self.subject.positions:
-            if not self.subject.values[position].size:
-                self._row(position, "finite differences", RIGHT, note="it has no elements")
-                continue
-            judged = None
-            for seed in range(len(self.seeds)):
-                try:
-                    judged = self._along(position, self._line(seed), self.ours[seed], seed, judged)
-                except Exception as error:
-                    judged = {"verdict": UNCHECKED, "note": f"it could not be run: {first_line(error)}"}
-                if judged["verdict"] != RIGHT:
-                    break
-            if judged["verdict"] == RIGHT:
-                judged = self._parts(position, judged)
-            if judged.pop("kink", False):
-                kinked.add(position)
-                judged = self._nearby(position, judged["note"]) or judged
-            judged.pop("slope", None)
-            self._row(position, judged.pop("against", "finite differences"), **judged)
-        return kinked
-
-    def _parts(self, position: int, judged: dict[str, Any]) -> dict[str, Any]:
-        """All elements at once hide what happens to a few: the elements one by one, or block by block."""
-        size = self.subject.values[position].size
-        line, program = self._line(0), self.subject.program
-        if size < 2 or not self.subject.thorough or program is None:
-            return judged
-        if size <= FEW:
-            return self._each(position, line, judged)
-        work = sum(int(np.prod(aval.shape)) for aval in program.avals if hasattr(aval, "shape"))
-        if 2 * LEVELS * BLOCKS * work > WORK:
-            return judged
-        power, judged["power"] = judged["power"], 0.0  # of all at once
-        for block in np.array_split(np.arange(size), BLOCKS):
-            mask = np.zeros(size, bool)
-            mask[block] = True
-            judged = self._along(position, line, self.ours[0], 0, judged, mask)
-            if judged["verdict"] != RIGHT:
-                break
-        judged["power"] = min(judged.get("power", 0.0) or power, power)
-        return judged
-
-    def _each(self, position: int, line: Line, judged: dict[str, Any]) -> dict[str, Any]:
-        """Every element by itself."""
-        gradient, value = wide_numpy(self.ours[0][position]), wide_numpy(self.subject.values[position])
-        by_step = judged["against"] == "complex step"
-        steps = scaled(np.ones(value.shape), value)
-        expected, noise = gradient.copy(), np.zeros(value.shape)
-        for element in range(value.size):
-            unit = np.zeros(value.shape, value.dtype)
-            index = index_of(element, value.shape)
-            unit[index] = steps[index]
-            moves = self.subject.allowed_move(position, unit)
-            got = float(np.sum(gradient * moves).real)
-            found = measure(line, position, moves, abs(got), by_step)
-            if found.kind == "smooth" and np.isfinite(found.value):
-                expected[index] += (found.value - got) / steps[index]
-                noise[index] = 5 * found.error / steps[index]
-        tolerance = for_dtype(self.subject.narrowest, slopes=True, rtol=self.rtol)
-        apart, _ = distances(gradient, expected, tolerance)
-        close = np.where(apart <= noise, gradient, expected)
-        found, tolerance, _ = self._compared(position, [gradient], [close], tolerance, False)
-        judged["power"] = tolerance.rtol
-        if found.ok:
-            return judged
-        return {
-            "against": judged["against"], "verdict": WRONG, "max_abs": found.max_abs, "max_rel": found.max_rel,
-            "index": found.index, "got": found.got, "expected": found.expected, "tolerance": tolerance.rtol,
-            "reason": tolerance.reason, "note": factor(found.got, found.expected),
-        }  # fmt: skip
-
-    def _along(self, position: int, line: Line, grads, seed: int, before: dict[str, Any] | None, part=None):
-        """One input along a random direction, or a part of it; keeps the worse of this and `before`."""
-        gradient, value = wide_numpy(grads[position]), wide_numpy(self.subject.values[position])
-        rng = np.random.default_rng([seed, position, 2])
-        direction = random_like(value, rng)
-        if part is not None:
-            direction = np.where(part.reshape(value.shape), direction, 0)
-        direction = self.subject.allowed_move(position, scaled(direction, value))
-        bad = ~np.isfinite(gradient)
-        if bad.any():
-            return self._not_finite(position, line, gradient, bad)
-        size = float(np.sqrt(np.sum(np.abs(gradient * direction) ** 2)))
-        tolerance = for_dtype(self.subject.narrowest, slopes=True, rtol=self.rtol)
-        by_step = line.analytic and bool(np.isfinite(line.base[0]).all())
-        found = measure(line, position, direction, size, by_step)
-        mine = float(np.sum(gradient * direction).real)
-        against = "complex step" if by_step else "finite differences"
-        allowed, reason = self._allowed(found, size, tolerance, line, position, direction, seed)
-        apart = abs(mine - found.value)
-        if by_step and not apart <= allowed:  # a device may multiply complex numbers in a way that loses the step
-            by_step, against = False, "finite differences"
-            found = measure(line, position, direction, size, by_step)
-            allowed, reason = self._allowed(found, size, tolerance, line, position, direction, seed)
-            apart = abs(mine - found.value)
-        if apart <= allowed:  # a kink whose slopes happen to agree with ours would still be named below
-            if found.kind != "smooth" and found.kind == "kink":
-                return self._kinks(position, line, direction, size)
-            scale = max(abs(found.value), size, 1e-300)
-            if reason != tolerance.reason and allowed > 0.5 * min(scale, max(size, 1e-6 * line.size_of_value)):
-                return {"against": against, "verdict": UNCHECKED, "note": f"no digit of it can be trusted: {reason}"}
-            # Of one element of usual size, which the direction moves by no less than half.
-            power = 2 * allowed / size * float(np.sqrt(np.count_nonzero(direction))) if size else 0.0
-            if before is not None:
-                power = max(power, before["power"])
-            result = {
-                "against": against, "verdict": RIGHT, "max_abs": apart, "max_rel": apart / scale, "power": power,
-                "tolerance": max(tolerance.rtol, allowed / scale if reason != tolerance.reason else 0), "reason": reason,
-            }  # fmt: skip
-            return result if before is None or result["max_rel"] >= before["max_rel"] else {**before, "power": power}
-        if found.kind == "kink":
-            return self._kinks(position, line, direction, size)
-        if found.kind == "rough" and not by_step:
-            return self._rough(position, line, direction, size, gradient, allowed)
-        return self._worst(position, line, direction, gradient, by_step, against, tolerance, reason, allowed)
-
-    def _allowed(self, found, size, tolerance, line, position, direction, seed) -> tuple[float, str]:
-        noise = 0.0 if not np.isfinite(found.error) else 5 * found.error
-        allowed = tolerance.rtol * max(abs(found.value), size) + noise
-        allowed += self._unit(position, seed) + 1e-24
-        reason = tolerance.reason
-        if noise > 10 * tolerance.rtol * max(size, 1e-6 * line.size_of_value):
-            reason = f"differences are uncertain by {noise / max(size, 1e-300):.1e} here"
-        mine = float(np.sum(wide_numpy(self.ours[seed][position]) * direction).real)
-        if self.narrow and self.rtol is None and not abs(mine - found.value) <= allowed and line.precise:
-            # What float32 and narrower lose is no fault of the rules: measured on jax's own gradient.
-            lost = 0.0
-            for judge, wide in self._rounded(position, seed):
-                agrees = abs(float(np.sum(wide * direction).real) - found.value)
-                if agrees < 1e-2 * max(abs(found.value), size) + noise:
-                    terms = (judge - wide) * direction
-                    lost = max(lost, float(np.sqrt(np.sum(np.abs(terms) ** 2))), abs(float(np.sum(terms).real)))
-            if 4 * lost > allowed:
-                name = jnp.dtype(self.subject.narrowest).name
-                part = lost / max(size, 1e-300)
-                allowed, reason = 4 * lost, f"jax's own {name} gradient is off by {part:.1e} from the one in float64"
-        return allowed, reason
-
-    def _worst(self, position, line, direction, gradient, by_step, against, tolerance, reason, allowed):
-        """The direction disagrees: find the element that does."""
-        flat = direction.reshape(-1)
-        size = float(np.sqrt(np.sum(np.abs(gradient * direction) ** 2)))
-
-        def error(mask: np.ndarray) -> float:
-            part = self.subject.allowed_move(position, np.where(mask, flat, 0).reshape(direction.shape))
-            size = float(np.sqrt(np.sum(np.abs(gradient * part) ** 2)))
-            found = measure(line, position, part, size, by_step)
-            return abs(float(np.sum(gradient * part).real) - found.value)
-
-        element = narrowed(direction.size, error)
-        index = index_of(element, direction.shape)
-        unit = np.zeros(direction.shape, direction.dtype)
-        unit[index] = direction[index]
-        unit = self.subject.allowed_move(position, unit)
-        found = measure(line, position, unit, abs(gradient[index] * direction[index]), by_step)
-        got, expected = float((gradient * unit).sum().real), found.value
-        step = 1.0
-        if not np.iscomplexobj(direction):
-            step = float(direction[index])
-        if found.kind == "kink":
-            return self._kinks(position, line, direction, max(abs(got), abs(expected)))
-        note = factor(got, expected)
-        if abs(got - expected) <= allowed / max(direction.size, 1):
-            note = "only along directions of several elements"
-        if (
-            self.subject.program is not None
-            and _stops_inside(self.subject.program)
-            and not self.subject.has_custom_rules
-        ):
-            return {
-                "against": against, "verdict": UNCHECKED,
-                "note": "a stop_gradient inside a loop or branch: finite differences see through it",
-            }  # fmt: skip
-        scale = max(abs(expected), 1e-300)
-        return {
-            "against": against, "verdict": WRONG, "max_abs": abs(got - expected) / abs(step),
-            "max_rel": abs(got - expected) / scale, "index": index, "got": got / step, "expected": expected / step,
-            "tolerance": max(tolerance.rtol, allowed / max(size, 1e-300)) if reason != tolerance.reason else tolerance.rtol,
-            "reason": reason, "note": note,
-        }  # fmt: skip
-
-    def _not_finite(self, position, line, gradient, bad) -> dict[str, Any]:
-        """A gradient with nan or inf is wrong where the function itself has a slope."""
-        steps = scaled(np.ones(gradient.shape), wide_numpy(self.subject.values[position]))
-        count = int(bad.sum())
-        for element in np.flatnonzero(bad)[:8]:
-            index = index_of(int(element), gradient.shape)
-            unit = np.zeros(gradient.shape, gradient.dtype)
-            unit[index] = steps[index]
-            found = line.slope(position, unit, 1.0)
-            if found.kind != "smooth" or not np.isfinite(found.value):
-                continue
-            return {
-                "verdict": WRONG, "max_abs": float("inf"), "max_rel": float("inf"), "index": index,
-                "got": gradient[index].item(), "expected": found.value / float(steps[index]),
-                "note": f"{count} of {bad.size} elements are not finite, yet the function has a slope there: "
-                "often a where() whose other branch is infinite",
-            }  # fmt: skip
-        return {"verdict": UNCHECKED, "note": f"{count} of {bad.size} elements are nan or inf, and so is the slope"}
-
-    def _rough(self, position, line, direction, size, gradient, allowed) -> dict[str, Any]:
-        """The differences do not settle. Name where; an element whose slope does settle is judged by it."""
-        at = self._steepest(position, line, direction, size)
-        note = (
-            f"the function is not smooth at {self.subject.names[position]}{list(at) or ''}: differences do not settle"
-        )
-        return {"verdict": UNCHECKED, "note": note, "kink": True}
-
-    def _steepest(self, position, line, direction, size) -> tuple[int, ...]:
-        flat = direction.reshape(-1)
-
-        def roughness(mask):
-            found = line.slope(position, np.where(mask, flat, 0).reshape(direction.shape), size)
-            return 0.0 if found.kind == "smooth" else 1.0 + min(abs(found.right - found.left), 1e300)
-
-        return index_of(narrowed(direction.size, roughness), direction.shape)
-
-    def _kinks(self, position: int, line: Line, direction: np.ndarray, size: float) -> dict[str, Any]:
-        """Name the elements that sit on a kink."""
-        rest = direction.reshape(-1).copy()
-        names = {(kink.input, kink.index) for kink in self.report.kinks}
-        name = self.subject.names[position]
-
-        def bend(mask: np.ndarray) -> float:
-            found = line.slope(position, np.where(mask, rest, 0).reshape(direction.shape), size)
-            return abs(found.right - found.left) if found.kind != "smooth" else 0.0
-
-        for _ in range(MAX_KINKS):
-            element = narrowed(direction.size, bend)
-            mask = np.arange(direction.size) == element
-            if bend(mask) == 0.0:
-                break
-            index = index_of(element, direction.shape)
-            unit = np.where(mask, np.abs(rest), 0).reshape(direction.shape)
-            # As the sum of the outputs has it: the random cotangent would only confuse.
-            plain = self.subject.line(self.subject.values, [np.ones_like(ct) for ct in self.cts[0]])
-            found = plain.slope(position, unit, size)
-            step = abs(rest[element])
-            if (name, index) not in names:
-                self.report.kinks.append(Kink(name, index, found.left / step + 0.0, found.right / step + 0.0))
-            rest[element] = 0
-            if line.slope(position, rest.reshape(direction.shape), size).kind == "smooth":
-                break
-        return {"verdict": UNCHECKED, "note": "it sits on a kink", "kink": True}
-
-    def _nearby(self, position: int, why: str) -> dict[str, Any] | None:
-        """The same check at a nearby point without a kink; None if none was found."""
-        subject = self.subject
-        for attempt in range(3):
-            rng = np.random.default_rng([attempt, 3])
-            values = [
-                jnp.asarray(wide + 0.01 * scaled(random_like(wide, rng), wide), value.dtype)
-                if inexact(value) and (wide := wide_numpy(value)) is not None
-                else value
-                for value in subject.values
-            ]
-            moved = subject.at(values)
-            check = Check(moved, Report(subject.name, []), self.order, self.judges, self.seeds[:1], self.rtol)
-            _, pullback = moved.by_tape(values)
-            check.cts = self.cts[:1]
-            check.ours = [pullback(check.cts[0])]
-            judged = check._along(position, check._line(0), check.ours[0], 0, None)
-            if not judged.pop("kink", False):
-                where = f"at a nearby point: {why}"
-                judged["note"] = f"{where}; {judged['note']}" if judged.get("note") else where
-                return judged
-        return None
-
-
-def _stops_inside(program: Any) -> bool:
-    from tapejax.verify.wide import equations
-
-    return any(inside and eqn.primitive.name == "stop_gradient" for eqn, inside in equations(program))

@@ -13,6 +13,13 @@ from tapejax.errors import VerificationError
 
 RIGHT, WRONG, UNCHECKED = "right", "wrong", "unchecked"
 RAISES = "it raises"  # how the note of such a row begins
+CUSTOM_RULE, JAX, TAPEJAX, CONVENTION, UNDECIDED = "custom_rule", "jax", "tapejax", "convention", "undecided"
+BY_WEIGHT = (TAPEJAX, JAX, CUSTOM_RULE, UNDECIDED, CONVENTION, RIGHT)  # the first that was found is the verdict
+FOLD = 6  # right rows up to this many are shown
+BANNERS = {
+    RIGHT: "right", CONVENTION: "right, by convention", UNDECIDED: "UNDECIDED", CUSTOM_RULE: "YOUR RULE IS WRONG",
+    JAX: "JAX IS WRONG", TAPEJAX: "TAPEJAX IS WRONG (please report it)",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -51,6 +58,35 @@ class Kink:
     def __str__(self) -> str:
         place = f"{self.input}{list(self.index)}" if self.index else self.input
         return f"{place}: slope {self.left:.4g} from below, {self.right:.4g} from above"
+
+
+@dataclass(slots=True)
+class Finding:
+    """Who is wrong about one input, and why it is thought so: a verdict as in `Report.verdict`."""
+
+    input: str
+    order: int
+    verdict: str
+    why: str
+    index: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        place = f" at {list(self.index)}" if self.index else ""
+        return f"{self.input}{place}{', second derivative' if self.order == 2 else ''}: {self.why}"
+
+
+@dataclass(slots=True)
+class Stop:
+    """A stop_gradient on the way: `change` is how far the gradient would move without it, relative to its size."""
+
+    line: str
+    change: float
+    input: str
+    in_a_rule: bool = False
+
+    def __str__(self) -> str:
+        moves = "grows from zero" if self.change == float("inf") else f"changes by {100 * self.change:.3g} %"
+        return f"stop_gradient at {self.line}: without it the gradient of {self.input} {moves}"
 
 
 class Findings:
@@ -116,10 +152,11 @@ class Findings:
 
 @dataclass(slots=True, repr=False)
 class Report(Findings):
-    """The verdict on a function's gradient. `ok`, `assert_ok()`, `str()`, `to_json()`, `to_html()`.
+    """The verdict on a function's gradient. `verdict`, `ok`, `assert_ok()`, `str()`, `to_json()`, `to_html()`.
 
-    rows: one per input, judge and order. kinks: where the function has none to check. notes: what else to know.
-    culprit: when something is wrong, what was found to cause it (an action, a custom rule), or None.
+    rows: one per input, judge and order. findings: who is wrong about each input, and why. kinks: where the function has no
+    slope to check. stops: the stop_gradients that make a difference. notes: what else to know. culprit: what was found to
+    cause it (a report on custom rules or on actions), or None.
     """
 
     function: str
@@ -129,13 +166,35 @@ class Report(Findings):
     seeds: int = 1
     seconds: float = 0.0
     culprit: Any = None
+    findings: list[Finding] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    scalar: bool = False
+    blamed: str | None = None  # who the culprit turned out to be, where that says more than the findings
+
+    @property
+    def verdict(self) -> str:
+        """Who is wrong: "right" (nobody), "custom_rule", "jax", "tapejax", "convention", or "undecided"."""
+        if self.blamed is not None:
+            return self.blamed
+        found = {finding.verdict for finding in self.findings}
+        return next((verdict for verdict in BY_WEIGHT if verdict in found), UNDECIDED)
+
+    @property
+    def why(self) -> str:
+        """The verdict's reason, in one sentence."""
+        deciding = self.deciding
+        return "nothing was checked" if deciding is None else str(deciding)
+
+    @property
+    def deciding(self) -> Finding | None:
+        """The finding that the verdict rests on."""
+        weight = {verdict: number for number, verdict in enumerate(BY_WEIGHT)}
+        return min(self.findings, key=lambda finding: weight[finding.verdict], default=None)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong, and every input had at least one judge."""
-        judged = {(row.input, row.order) for row in self.rows if row.verdict == RIGHT}
-        everything = {(row.input, row.order) for row in self.rows}
-        return bool(self.rows) and not self.wrong and judged == everything
+        """Whether the gradient is right, or a matter of convention."""
+        return self.verdict in (RIGHT, CONVENTION)
 
     @property
     def judged(self) -> list[Row]:
@@ -147,27 +206,34 @@ class Report(Findings):
 
     @property
     def verdict_line(self) -> str:
-        judges = " and ".join(dict.fromkeys(row.against for row in self.rows if row.verdict != UNCHECKED))
+        """The verdict and its reason, in one line."""
+        verdict, banner = self.verdict, BANNERS[self.verdict]
+        unseen = ", ".join(f"{row.input} against {row.against}" for row in self.rows if row.verdict == UNCHECKED)
+        unseen = f"; not checked: {unseen}" if unseen else ""
+        if verdict == RIGHT:
+            judges = " and ".join(dict.fromkeys(row.against for row in self.rows if row.verdict == RIGHT))
+            return f"{banner}: the gradient of `{self.function}` agrees with {judges}{unseen}"
         raised = next((row for row in self.wrong if row.note.startswith(RAISES)), None)
         if raised is not None:
-            return f"WRONG: no gradient of `{self.function}` by {raised.against}: {raised.note}"
-        if self.wrong:
-            by = " and ".join(dict.fromkeys(row.against for row in self.wrong))
-            return f"WRONG: the gradient of `{self.function}` disagrees with {by}"
-        if not self.ok:
-            return f"UNCHECKED: nothing could judge some input of `{self.function}`"
-        missing = ", ".join(f"{row.input} against {row.against}" for row in self.rows if row.verdict == UNCHECKED)
-        return f"right: the gradient of `{self.function}` agrees with {judges}" + (
-            f"; not checked: {missing}" if missing else ""
-        )
+            return f"{banner}: no gradient of `{self.function}` by {raised.against}: {raised.note}"
+        if verdict == CONVENTION:
+            return f"{banner}: {self.why}{unseen}"
+        if self.culprit is not None and verdict in (CUSTOM_RULE, JAX, TAPEJAX):
+            return f"{banner}: {self.culprit.first_wrong}"
+        return f"{banner}: the gradient of `{self.function}`, {self.why}"
+
+    def __repr__(self) -> str:
+        return f"<{self.title}: {self.verdict}>"
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in types that json.dumps takes."""
         culprit = self.culprit.to_json() if isinstance(self.culprit, Findings) else self.culprit
         return plain_json({
-            "function": self.function, "ok": self.ok, "seeds": self.seeds, "seconds": self.seconds,
-            "jax": jax.__version__, "device": device(), "rows": [asdict(row) for row in self.rows],
-            "kinks": [asdict(kink) for kink in self.kinks], "notes": self.notes, "culprit": culprit,
+            "function": self.function, "verdict": self.verdict, "ok": self.ok, "why": self.why, "seeds": self.seeds,
+            "seconds": self.seconds, "jax": jax.__version__, "device": device(),
+            "findings": [asdict(finding) for finding in self.findings], "rows": [asdict(row) for row in self.rows],
+            "kinks": [asdict(kink) for kink in self.kinks], "stops": [asdict(stop) for stop in self.stops],
+            "notes": self.notes, "culprit": culprit,
         })  # fmt: skip
 
     def tables(self) -> list[tuple[str, list[Sequence[str]], list[str]]]:
@@ -188,9 +254,11 @@ class Report(Findings):
         found = []
         if self.culprit is not None:
             found.append(("culprit", self.culprit.verdict_line.removeprefix("WRONG: ")))
+        found += [("finding", str(finding)) for finding in self.findings if finding.verdict not in (RIGHT, CONVENTION)]
+        found += [("convention", str(finding)) for finding in self.findings if finding.verdict == CONVENTION]
         for row in self.wrong:
             place = "" if row.index is None else f" at {list(row.index)}"
-            values = "" if row.expected is None else f"got {value(row.got)}, expected {value(row.expected)}"
+            values = "" if row.expected is None else f"got {value(row.got)}, {row.against} has {value(row.expected)}"
             words = "; ".join(part for part in (values, row.note) if part)
             found.append(("WRONG", f"{row.input}{place} against {row.against}: {words}"))
         for row in self.rows:
@@ -199,6 +267,7 @@ class Report(Findings):
             elif row.verdict == RIGHT and row.note:
                 found.append(("note", f"{row.input}: {row.note}"))
         found += [("kink", str(kink)) for kink in self.kinks]
+        found += [("stop", str(stop)) for stop in self.stops]
         reasons = dict.fromkeys(
             f"{number(row.tolerance)} against {row.against}: {row.reason}" for row in self.rows if row.reason
         )
@@ -218,11 +287,20 @@ class Report(Findings):
                 yield f"{name}: noticed at one element of usual size is a relative error of {by}"
 
     def __str__(self) -> str:
-        [(_, rows, _)] = self.tables()
-        lines = [f"{self.title}: {self.seeds} random cotangents", *aligned(rows)]
+        [(_, rows, verdicts)] = self.tables()
+        shown = [row for row, verdict in zip(rows[1:], verdicts, strict=True) if verdict != RIGHT]
+        folded = len(rows) - 1 - len(shown)
+        if folded <= FOLD:
+            shown, folded = rows[1:], 0
+        lines = [self.verdict_line, f"  {self.title}, {self._seeded()}"]
+        lines += aligned([rows[0], *shown]) if shown else []
+        lines += [f"{folded} right rows are not shown"] if folded else []
         lines += [f"{label:<10} {text}" for label, text in self.remarks()]
-        lines.append(f"{self.verdict_line}  ({self.seconds:.1f} s, jax {jax.__version__}, {device()})")
+        lines.append(f"{self.seconds:.1f} s, jax {jax.__version__}, {device()}")
         return "\n".join(lines)
+
+    def _seeded(self) -> str:
+        return "cotangent 1" if self.scalar else f"{self.seeds} random cotangents"
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> list[str]:

@@ -11,25 +11,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from tapejax import transforms
 from tapejax.errors import ArgumentError
 from tapejax.lift import is_data, is_tensor
-from tapejax.program import flatten
+from tapejax.program import CUSTOM, flatten
 from tapejax.recording import plain
 from tapejax.tape import Tape
 from tapejax.tensor import make
-from tapejax.verify.finite import LEVELS, Slope, slope
-from tapejax.verify.tolerance import wide_numpy
-from tapejax.verify.wide import is_analytic, narrowest_float, run_wide, stopping
+from tapejax.verify.line import Line, nudged
+from tapejax.verify.tolerance import inexact, wide_numpy, wide_value
+from tapejax.verify.wide import all_equations, narrowest_float, run_wide
 from tapejax.where import user_line
 
 _tree = jax.tree_util
-
-
-def inexact(value: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(value), jnp.inexact)
+OWN_RULES = {*CUSTOM, "custom_linear_solve"}
 
 
 class Subject:
@@ -45,6 +41,7 @@ class Subject:
     kinks_are_conventions = False  # whether another opinion at a kink is fine
     thorough = True  # whether single elements are differenced too
     raised: Exception | None = None  # what the function itself raised when it was called
+    before: tuple[Subject, list[Any]] | None = None  # of which this is the gradient, under which cotangents
 
     def __init__(self, name: str, names: list[str], function: Callable[..., Any], for_jax: Callable[..., Any], values):
         self.name, self.names, self.function = name, names, function
@@ -52,6 +49,7 @@ class Subject:
         self.values: list[Any] = values
         self.positions: list[int] = list(range(len(values)))
         self.compiled: dict[Any, Any] = {}
+        self.value_by_jax: list[Any] | None = None  # what jax.vjp gave as the function's value, last time
 
     def at(self, values: Sequence[Any]) -> Subject:
         """The same at other values of the same kinds; what was traced and compiled is shared."""
@@ -66,6 +64,7 @@ class Subject:
         transforms.check_callable(function)
         name = getattr(function, "__name__", type(function).__name__)
         labels = _labels(function, len(args))
+        module = None
         if any(map(_is_array, _tree.tree_leaves(function))):
             module, function = function, lambda module, *rest: module(*rest)
             args, labels = (module, *args), [type(module).__name__, *labels]
@@ -75,7 +74,11 @@ class Subject:
         chosen = [
             position
             for position, (path, leaf) in enumerate(given)
-            if path[0].idx in wanted and (is_tensor(leaf) or is_data(leaf)) and inexact(plain(leaf))
+            if path[0].idx in wanted
+            and (is_tensor(leaf) or is_data(leaf))
+            and inexact(plain(leaf))
+            # A module's own numbers are settings (a rate of dropout); its arrays are parameters.
+            and (module is None or path[0].idx > 0 or is_tensor(leaf) or _is_array(leaf))
         ]
         if not chosen:
             raise ArgumentError(
@@ -121,7 +124,10 @@ class Subject:
             return list(jax.vjp(self.over_arrays, *values)[1](list(cts)))
 
         by_tape.__name__ = f"{self.name}'"
-        return Subject(by_tape.__name__, self.names, by_tape, by_jax, self.values)
+        found = Subject(by_tape.__name__, self.names, by_tape, by_jax, self.values)
+        found.positions = self.positions
+        found.before = self, list(cts)
+        return found
 
     # -- by the tape -------------------------------------------------------------------------------
 
@@ -157,13 +163,30 @@ class Subject:
 
     @cached_property
     def program(self) -> Any:
-        """The flat program with custom rules opened: what the function computes, no matter how it differentiates."""
-        return None if self.jaxpr is None else flatten(self.jaxpr, ignore_custom_rules=True)
+        """The flat program with custom rules opened: what the function computes, no matter how it differentiates.
+
+        Of a derivative: that of the primal code, so that what a custom rule does to the next derivative shows.
+        """
+        if self.jaxpr is None:
+            return None
+        if self.before is not None and self.has_custom_rules:
+            subject, cts = self.before
+            if subject.program is None:
+                return None
+            opened = lambda *values: run_wide(subject.program, values, real=None)[0]
+            try:
+                jaxpr = jax.make_jaxpr(lambda *values: vjp_at(opened, values, subject.positions, cts))(*self.values)
+            except Exception:  # jax cannot differentiate what is inside a custom rule
+                return None
+            return flatten(jaxpr, ignore_custom_rules=True)
+        return flatten(self.jaxpr, ignore_custom_rules=True)
 
     @cached_property
     def has_custom_rules(self) -> bool:
-        text = str(self.jaxpr)
-        return "custom_vjp_call" in text or "custom_jvp_call" in text
+        """Whether somebody's own derivative is on the way: a custom_vjp, a custom_jvp, the transpose of a linear solve."""
+        if self.before is not None and self.before[0].has_custom_rules:
+            return True
+        return self.jaxpr is not None and any(eqn.primitive.name in OWN_RULES for eqn in all_equations(self.jaxpr))
 
     @cached_property
     def narrowest(self) -> Any:
@@ -176,12 +199,19 @@ class Subject:
     def by_jax(self, values: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         if self.jaxpr is None:
             return _filled(vjp_at(self.over_arrays, values, self.positions, list(cts)), self.positions, len(values))
-        return self._jitted_vjp(list(values), list(cts))
-
-    def _jitted_vjp(self, values: list[Any], cts: list[Any]) -> list[Any]:
         if "vjp" not in self.compiled:
-            self.compiled["vjp"] = jax.jit(lambda values, cts: vjp_at(self.over_arrays, values, self.positions, cts))
-        return _filled(self.compiled["vjp"](values, cts), self.positions, len(values))
+            pull = lambda values, cts: value_and_vjp_at(self.over_arrays, values, self.positions, cts)
+            self.compiled["vjp"] = jax.jit(pull)
+        self.value_by_jax, found = self.compiled["vjp"](list(values), list(cts))
+        return _filled(found, self.positions, len(values))
+
+    def value(self, values: Sequence[Any]) -> list[Any]:
+        """What the function itself gives, with no derivative in sight."""
+        if self.jaxpr is None:
+            return self.over_arrays(*values)
+        if "value" not in self.compiled:
+            self.compiled["value"] = jax.jit(self.over_arrays)
+        return self.compiled["value"](*values)
 
     def in_float64(self, values: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         """The gradient of the program in float64, custom rules opened: of what the function computes, by jax's rules."""
@@ -216,120 +246,18 @@ class Subject:
 
     # -- along a line --------------------------------------------------------------------------------
 
-    def line(self, values: Sequence[Any], cts: Sequence[Any]) -> Line:
-        return Line(self, values, cts)
-
-
-class Line:
-    """The function at a point, under cotangents, as numbers along directions: for finite differences."""
-
-    def __init__(self, subject: Subject, values: Sequence[Any], cts: Sequence[Any]):
-        self.subject = subject
-        self.cts = [wide_numpy(ct) for ct in cts]
-        self.values = [wide_value(value) for value in values]
-        self.precise = subject.program is not None
-        self.dtypes = [value.dtype for value in values]
-        if self.precise:
-            with jax.enable_x64(True):
-                base, self.held = _run_jitted(subject)(self.values, None if stopping(subject.program) else [])
-        else:
-            base = subject.over_arrays(*values)
-        self.base = [wide_numpy(out) for out in base]
-        narrowest = np.float64 if self.precise else subject.narrowest
-        terms = [np.abs(ct * np.where(np.isfinite(out), out, 0)) for ct, out in zip(self.cts, self.base, strict=True)]
-        self.size_of_value = float(np.sqrt(sum((term**2).sum() for term in terms)))
-        self.noise = 4 * float(jnp.finfo(narrowest).eps) * self.size_of_value
-
-    @property
-    def analytic(self) -> bool:
-        """Whether the complex step holds."""
-        subject = self.subject
-        if "analytic" not in subject.compiled:
-            subject.compiled["analytic"] = self.precise and is_analytic(subject.program)
-        return subject.compiled["analytic"]
-
-    def along(self, position: int, direction: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """What the cotangents make of the change from the point to those at some steps along a direction."""
-        if not self.precise:
-            return np.array([self._at(self.moved(position, direction, step)) for step in steps])
-        count = max(len(steps) + 1, 2 * LEVELS + 1)  # always as many: it is compiled once
-        padded = np.zeros(count)
-        padded[: len(steps)] = steps
-        moves = [np.zeros_like(value) if inexact(value) else None for value in self.values]
-        moves[position] = direction
-        with jax.enable_x64(True):
-            found = np.asarray(_walk_jitted(self.subject)(self.values, moves, self.held, self.cts, self.base, padded))
-        return found[: len(steps)] - found[-1]  # the last step is 0
-
-    def _at(self, moved: Sequence[Any]) -> float:
-        outputs = self.subject.over_arrays(*[jnp.asarray(m, d) for m, d in zip(moved, self.dtypes, strict=True)])
-        with np.errstate(all="ignore"):
-            parts = zip(self.cts, outputs, self.base, strict=True)
-            return float(sum(np.sum(np.real(ct * (wide_numpy(out) - base))) for ct, out, base in parts))
-
-    def moved(self, position: int, direction: np.ndarray, t: Any) -> list[Any]:
-        moved: list[Any] = list(self.values)
-        moved[position] = self.values[position] + t * direction
-        return moved
-
-    def slope(self, position: int, direction: np.ndarray, size: float) -> Slope:
-        """The slope along a direction of one input."""
-        first = 0.02 if self.precise else 0.1
-        return slope(lambda steps: self.along(position, direction, steps), self.noise, size, first)
-
-    def complex_step(self, position: int, direction: np.ndarray) -> float:
-        """The slope from one step along the imaginary axis: nothing cancels, so it is exact to rounding."""
-        tiny = 1e-30
-        with jax.enable_x64(True):
-            moved = [
-                value.astype(np.complex128) if inexact(value) else value
-                for value in self.moved(position, direction, 1j * tiny)
-            ]
-            outputs, _ = _run_jitted(self.subject, np.complex128)(moved, self.held)
-        parts = zip(self.cts, outputs, strict=True)
-        return float(sum(np.sum(ct * np.imag(np.asarray(out))) for ct, out in parts)) / tiny
-
-
-def _run_jitted(subject: Subject, real: Any = np.float64) -> Callable[..., Any]:
-    """The wide run, compiled once per subject; `held` is None at the base point."""
-    if real not in subject.compiled:
-        program = subject.program
-        subject.compiled[real] = jax.jit(lambda values, held: run_wide(program, values, real=real, held=held))
-    return subject.compiled[real]
-
-
-def _walk_jitted(subject: Subject) -> Callable[..., Any]:
-    """The wide run at many points of a line, one after another, each made a number by the cotangents."""
-    if "walk" not in subject.compiled:
-        program = subject.program
-
-        def walk(values, moves, held, cts, bases, steps):
-            def at(step):
-                moved = [v if move is None else v + step * move for v, move in zip(values, moves, strict=True)]
-                outputs, _ = run_wide(program, moved, held=held)
-                parts = zip(cts, outputs, bases, strict=True)
-                return sum(jnp.sum(jnp.real(ct * (out - base))) for ct, out, base in parts)
-
-            return lax.map(at, steps)
-
-        subject.compiled["walk"] = jax.jit(walk)
-    return subject.compiled["walk"]
-
-
-def nudged(values: Sequence[Any], number: int) -> list[Any]:
-    """The values with every number changed in its last bits, at random."""
-    rng = np.random.default_rng(number)
-    moved = []
-    for value in values:
-        if inexact(value):
-            wide, eps = wide_numpy(value), float(jnp.finfo(value.dtype).eps)
-            value = jnp.asarray(wide * (1 + 2 * eps * rng.choice([-1.0, 1.0], wide.shape)), value.dtype)
-        moved.append(value)
-    return moved
+    def line(self, values: Sequence[Any], cts: Sequence[Any], outputs: Sequence[Any] | None = None) -> Line:
+        """outputs: what the function gives there, if it is known; the line is checked against it."""
+        return Line(self, values, cts, outputs)
 
 
 def vjp_at(function: Callable[..., Any], values: Sequence[Any], positions: Sequence[int], cts: Sequence[Any]):
     """jax.vjp with respect to the inputs at some positions."""
+    return value_and_vjp_at(function, values, positions, cts)[1]
+
+
+def value_and_vjp_at(function: Callable[..., Any], values: Sequence[Any], positions: Sequence[int], cts: Sequence[Any]):
+    """The outputs, and the gradients with respect to the inputs at some positions, both as jax.vjp gives them."""
 
     def of_chosen(*chosen):
         full = list(values)
@@ -337,18 +265,14 @@ def vjp_at(function: Callable[..., Any], values: Sequence[Any], positions: Seque
             full[position] = value
         return list(function(*full))
 
-    return list(jax.vjp(of_chosen, *[values[i] for i in positions])[1](list(cts)))
+    outputs, pullback = jax.vjp(of_chosen, *[values[i] for i in positions])
+    return outputs, list(pullback(list(cts)))
 
 
 def _filled(found: Sequence[Any], positions: Sequence[int], count: int) -> list[Any]:
     """One entry per input, None for those that were not asked for."""
     places = dict(zip(positions, found, strict=True))
     return [places.get(position) for position in range(count)]
-
-
-def wide_value(value: Any) -> Any:
-    """An inexact value in NumPy's widest dtype; others as they are."""
-    return wide_numpy(value) if inexact(value) else value
 
 
 def random_like(value: Any, rng: np.random.Generator) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
+import tapejax
 from tapejax import compat
 from tapejax.gradients import Gradients
 from tapejax.plan import OpAction, Plan
-from tapejax.program import Eqn, flatten
+from tapejax.program import CUSTOM, Eqn, flatten
 from tapejax.reverse import Options
 from tapejax.tape import TapeAction
 from tapejax.verify.check import our_vjp
@@ -22,6 +24,7 @@ from tapejax.verify.watch import Seen, custom_name
 from tapejax.where import shown
 
 _leaves = jax.tree_util.tree_leaves
+OURS = os.path.dirname(os.path.abspath(tapejax.__file__)) + os.sep
 
 
 # These take their operand to be symmetric, and read a half of it: it must stay so when it moves.
@@ -144,6 +147,11 @@ class CustomRuleSubject(Subject):
         )
 
     def by_jax(self, values, cts):
+        if self.eqn.name not in CUSTOM:  # a linear solve: its matrix and its solver, without its transpose
+            return [
+                None if g is None else g.astype(v.dtype)
+                for g, v in zip(self.in_float64(values, cts), values, strict=True)
+            ]
         wanted = [i in self.positions for i in range(len(values))]
         _, pullback = our_vjp(self.for_jax, values, wanted, Options(ignore_custom_rules=True))
         return _filled(pullback(list(cts)), self.positions, len(values))
@@ -155,10 +163,24 @@ def _argument(position: int) -> str:
 
 def custom_place(eqn: Eqn) -> str:
     """`file:line` of where that function is defined, or of the call."""
-    inner, _ = compat.jaxpr_parts(eqn.params["call_jaxpr"])
-    info = getattr(getattr(inner, "debug_info", None), "func_src_info", None) or ""
+    if "call_jaxpr" not in eqn.params:
+        return rule_place(eqn) or eqn.line
+    return _place(compat.jaxpr_parts(eqn.params["call_jaxpr"])[0]) or eqn.line
+
+
+def rule_place(eqn: Eqn) -> str:
+    """`file:line` of the rule itself: the backward function, the jvp, the transposed solve; '' if jax does not say."""
+    if eqn.name == "custom_linear_solve":
+        solve = eqn.params["jaxprs"].transpose_solve
+        return "" if solve is None else _place(compat.jaxpr_parts(solve)[0])
+    found = _place(eqn.params.get("bwd", eqn.params.get("jvp_jaxpr_fun")))
+    return "" if found.startswith(OURS) else found  # of a custom_op: only its forward is the user's
+
+
+def _place(code: Any) -> str:
+    info = getattr(getattr(code, "debug_info", None), "func_src_info", None) or ""
     file, colon, line = info.partition(" at ")[2].partition(":")
-    return shown(file) + colon + line if file else eqn.line
+    return shown(file) + colon + line if file else ""
 
 
 def primal_code(eqn: Eqn) -> Callable[..., list[Any]]:

@@ -89,6 +89,15 @@ def distances(got: Any, expected: Any, tolerance: Tolerance, unit: float = 0.0) 
     return apart, relative
 
 
+def inexact(value: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(value), jnp.inexact)
+
+
+def wide_value(value: Any) -> Any:
+    """An inexact value in NumPy's widest dtype; others as they are."""
+    return wide_numpy(value) if inexact(value) else value
+
+
 def wide_numpy(value: Any) -> np.ndarray:
     """As a NumPy array of float64 or complex128."""
     array = np.asarray(value)
@@ -103,4 +112,4 @@ def factor(got: Any, expected: Any) -> str:
         return ""
     if abs(ratio + 1) < 1e-3:
         return "the sign is wrong"
-    return f"{float(ratio):.4g} times what it should be"
+    return f"{float(ratio):.{6 if abs(ratio - 1) < 1e-2 else 4}g} times what it should be"

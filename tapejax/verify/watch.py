@@ -21,6 +21,8 @@ from tapejax.verify.subject import Subject
 
 def custom_name(eqn: Eqn) -> str:
     """The name of the function that has the custom rule."""
+    if "call_jaxpr" not in eqn.params:
+        return eqn.name
     inner, _ = compat.jaxpr_parts(eqn.params["call_jaxpr"])
     info = getattr(getattr(inner, "debug_info", None), "func_src_info", None) or eqn.name
     return info.partition(" at ")[0]

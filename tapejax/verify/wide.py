@@ -7,7 +7,9 @@ casts inside it widened too. In complex128 the same run gives the complex step. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -18,8 +20,37 @@ from jax.extend import core as jex_core
 
 from tapejax import compat
 from tapejax.program import CUSTOM, Eqn, Program, flatten
+from tapejax.where import is_internal
 
 DTYPE_PARAMETERS = ("new_dtype", "dtype", "preferred_element_type")
+_narrow: ContextVar[set[str] | None] = ContextVar("narrow", default=None)
+_through: ContextVar[frozenset[str]] = ContextVar("through", default=frozenset())
+EVERYWHERE = "everywhere"
+
+
+@contextmanager
+def noting_narrow(found: set[str]) -> Iterator[None]:
+    """While a wide run is traced: the names of the equations that would only run in their own narrow dtypes."""
+    token = _narrow.set(found)
+    try:
+        yield
+    finally:
+        _narrow.reset(token)
+
+
+@contextmanager
+def seeing_through(*lines: str) -> Iterator[None]:
+    """While a wide run is traced: stop_gradient at these lines (or EVERYWHERE) stops nothing."""
+    token = _through.set(frozenset(lines))
+    try:
+        yield
+    finally:
+        _through.reset(token)
+
+
+def _is_seen_through(eqn: Eqn) -> bool:
+    lines = _through.get()
+    return bool(lines) and (EVERYWHERE in lines or eqn.line in lines)
 
 
 def wide_dtype(dtype: Any, real: Any = np.float64) -> Any:
@@ -52,7 +83,9 @@ def run_wide(program: Program, args: Sequence[Any], *, real: Any = np.float64, h
     stops = stopping(program)
     for eqn in program.eqns:
         values = [env[slot] for slot in eqn.inputs]
-        if eqn in stops:
+        if _is_seen_through(eqn) and eqn.name == "stop_gradient":
+            results = values
+        elif eqn in stops:
             kept = lax.stop_gradient(values[0]) if held is None else held[len(stopped)].astype(values[0].dtype)
             results = [kept]
             stopped.append(results[0])
@@ -103,20 +136,28 @@ def bind_wide(eqn: Eqn, values: Sequence[Any], real: Any) -> Sequence[Any]:
         except (TypeError, ValueError, NotImplementedError):
             if real is np.complex128:
                 raise
-    return _as_written(eqn, values)
+    return _as_written(eqn, values, real)
 
 
 # Bits are read as numbers: only the written dtype makes sense.
 AS_WRITTEN = {"bitcast_convert_type", "pure_callback", "io_callback", "reduce_precision"}
 
 
-def _as_written(eqn: Eqn, values: Sequence[Any]) -> Sequence[Any]:
+def _as_written(eqn: Eqn, values: Sequence[Any], real: Any) -> Sequence[Any]:
     """An equation that only runs in its own dtypes."""
+    noted = _narrow.get()
+    if noted is not None and real is not None and any(map(_loses_digits, eqn.origin.invars)):
+        noted.add(eqn.name)
     narrow = [
         value.astype(var.aval.dtype) if _is_number(value) and jnp.result_type(value) != var.aval.dtype else value
         for value, var in zip(values, eqn.origin.invars, strict=True)
     ]
     return eqn.bind(narrow)
+
+
+def _loses_digits(var: Any) -> bool:
+    dtype = getattr(var.aval, "dtype", np.dtype(int))
+    return jnp.issubdtype(dtype, jnp.inexact) and float(jnp.finfo(dtype).eps) > float(jnp.finfo(np.float64).eps)
 
 
 def _wide_parameters(params: dict[str, Any], real: Any) -> dict[str, Any]:
@@ -174,8 +215,80 @@ def _cond(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
     return lax.switch(values[0], branches, *values[1:])
 
 
-def _linear_solve(eqn: Eqn, values: list[Any], real: Any) -> Sequence[Any]:
+def _scatter(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
     if real is None:
+        return eqn.bind(values)
+    operand, indices, updates = values
+    params = eqn.params
+    wide = SCATTERS[eqn.name](
+        operand, indices, updates, params["dimension_numbers"], indices_are_sorted=params["indices_are_sorted"],
+        unique_indices=params["unique_indices"], mode=params["mode"],
+    )  # fmt: skip
+    return [wide]
+
+
+def _combined(jaxpr: Any, count: int, real: Any) -> Callable[..., Any]:
+    """A reduction's program as a function of two (tuples of) values."""
+
+    def combine(one, two):
+        results = _inside(jaxpr, [one, two] if count == 1 else [*one, *two], real)
+        return results[0] if count == 1 else tuple(results)
+
+    return combine
+
+
+def _reduce(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
+    if real is None:
+        return eqn.bind(values)
+    count = len(values) // 2
+    operands, starts = values[:count], values[count:]
+    combine = _combined(eqn.params["jaxpr"], count, real)
+    if count == 1:
+        return [lax.reduce(operands[0], starts[0], combine, eqn.params["dimensions"])]
+    return list(lax.reduce(tuple(operands), tuple(starts), combine, eqn.params["dimensions"]))
+
+
+def _reduce_window(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
+    if real is None:
+        return eqn.bind(values)
+    params, count = eqn.params, len(values) // 2
+    combine = _combined(jex_core.ClosedJaxpr(params["jaxpr"], params["consts"]), count, real)
+    one = lambda many: many[0] if count == 1 else tuple(many)
+    found = lax.reduce_window(
+        one(values[:count]), one(values[count:]), combine, params["window_dimensions"], params["window_strides"],
+        params["padding"], params["base_dilation"], params["window_dilation"],
+    )  # fmt: skip
+    return [found] if count == 1 else list(found)
+
+
+def _shard_map(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
+    if real is None:
+        return eqn.bind(values)
+    params = eqn.params
+    mapped = jax.shard_map(
+        lambda *shards: tuple(_inside(jex_core.ClosedJaxpr(params["jaxpr"], ()), shards, real)),
+        mesh=params["mesh"], in_specs=tuple(params["in_specs"]), out_specs=tuple(params["out_specs"]),
+        check_vma=params["check_vma"], axis_names=set(params["newly_manual_axes"]),
+    )  # fmt: skip
+    return list(mapped(*values))
+
+
+def _or_as_written(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the wide way is refused, the equation runs as it was written, and that is noted."""
+
+    def attempt(eqn: Eqn, values: list[Any], real: Any) -> Sequence[Any]:
+        try:
+            return run(eqn, values, real)
+        except (TypeError, ValueError, NotImplementedError, KeyError, AttributeError):
+            if real is np.complex128:
+                raise
+            return _as_written(eqn, values, real)
+
+    return attempt
+
+
+def _linear_solve(eqn: Eqn, values: list[Any], real: Any) -> Sequence[Any]:
+    if real is None and not is_by_user(eqn):
         return eqn.bind(values)  # as exact as the program itself, no more
     lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
     before = lengths.matvec + lengths.vecmat
@@ -193,8 +306,23 @@ def _linear_solve(eqn: Eqn, values: list[Any], real: Any) -> Sequence[Any]:
 REFINEMENTS = 6
 
 
+def is_by_user(eqn: Eqn) -> bool:
+    """Whether a linear solve has a transpose of somebody's own, which only they answer for."""
+    solve = eqn.params["jaxprs"].transpose_solve
+    info = "" if solve is None else getattr(compat.jaxpr_parts(solve)[0].debug_info, "func_src_info", None) or ""
+    return not is_internal(info.partition(" at ")[2])
+
+
+SCATTERS = {
+    "scatter-add": lax.scatter_add, "scatter-sub": getattr(lax, "scatter_sub", None), "scatter-mul": lax.scatter_mul,
+    "scatter_add": lax.scatter_add, "scatter_sub": getattr(lax, "scatter_sub", None), "scatter_mul": lax.scatter_mul,
+    "scatter_min": lax.scatter_min, "scatter_max": lax.scatter_max, "scatter": lax.scatter,
+    "scatter-min": lax.scatter_min, "scatter-max": lax.scatter_max,
+}  # fmt: skip
 SPECIAL = {
-    "stop_gradient": lambda eqn, values, real: [lax.stop_gradient(values[0])],
+    **dict.fromkeys((name for name, function in SCATTERS.items() if function is not None), _or_as_written(_scatter)),
+    "reduce": _or_as_written(_reduce), "reduce_window": _or_as_written(_reduce_window), "shard_map": _or_as_written(_shard_map),
+    "stop_gradient": lambda eqn, values, real: values if _is_seen_through(eqn) else [lax.stop_gradient(values[0])],
     "scan": _scan, "while": _while, "cond": _cond, "custom_linear_solve": _linear_solve,
     "remat2": _call, "checkpoint": _call, "custom_jvp_call": _call, "custom_vjp_call": _call,
 }  # fmt: skip
@@ -205,16 +333,18 @@ SPECIAL = {
 
 def equations(program: Program):
     """All equations, those inside loops and branches too: (jax's own equation, whether it is inside)."""
-
-    def inside(eqn):
-        for jaxpr in jex_core.jaxprs_in_params(eqn.params):
-            for inner in compat.jaxpr_parts(jaxpr)[0].eqns:
-                yield inner
-                yield from inside(inner)
-
     for eqn in program.eqns:
         yield eqn.origin, False
-        yield from ((inner, True) for inner in inside(eqn.origin))
+        for jaxpr in jex_core.jaxprs_in_params(eqn.params):
+            yield from ((inner, True) for inner in all_equations(jaxpr))
+
+
+def all_equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr of jax's, and of those inside it."""
+    for eqn in compat.jaxpr_parts(jaxpr)[0].eqns:
+        yield eqn
+        for inner in jex_core.jaxprs_in_params(eqn.params):
+            yield from all_equations(inner)
 
 
 def narrowest_float(program: Program) -> Any:
@@ -224,6 +354,14 @@ def narrowest_float(program: Program) -> Any:
         dtypes.update(var.aval.dtype for var in eqn.outvars if hasattr(var.aval, "dtype"))
     floats = [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)]
     return max(floats, key=lambda dtype: jnp.finfo(dtype).eps, default=None)
+
+
+# The derivative of a sample is that of its distribution's quantile; how the sampler rejects and retries has another.
+SAMPLERS = {"random_gamma"}
+
+
+def has_samplers(program: Program) -> bool:
+    return any(eqn.primitive.name in SAMPLERS for eqn, _ in equations(program))
 
 
 # Real functions of these alone are analytic: the complex step holds for them.

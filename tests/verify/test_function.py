@@ -124,8 +124,8 @@ def test_one_wrong_element_among_many(size):
 def test_tolerances_grow_by_what_float32_loses_and_no_further(size, verdict):
     rows = jnp.arange(float(size))
     hilbert = 1.0 / (rows[:, None] + rows + 1)
-    solve = lambda b: jnp.linalg.solve(hilbert, b)  # the condition number grows by 30 with each row
-    report = tj.verify(solve, jnp.ones(size), seeds=1, diagnose=False)
+    solve = jnp.linalg.solve  # the condition number grows by 30 with each row
+    report = tj.verify(solve, hilbert, jnp.ones(size), seeds=1, diagnose=False)
     row = report.rows[-1]
     assert (row.against, row.verdict) == ("finite differences", verdict), str(report)
     assert "float32 gradient is off by" in (row.reason or row.note)
@@ -133,8 +133,15 @@ def test_tolerances_grow_by_what_float32_loses_and_no_further(size, verdict):
         assert row.max_rel <= row.tolerance < 0.5
         assert row.tolerance > 2e-5
     # Ten times what was measured is not excused by it.
-    wrong = custom(solve, lambda ct, b: ((1 + 10 * row.tolerance) * jnp.linalg.solve(hilbert.T, ct),))
-    assert row.verdict == "unchecked" or not tj.verify(wrong, jnp.ones(size), seeds=1, diagnose=False).ok
+    wrong = custom(
+        solve, lambda ct, a, b: (jnp.zeros_like(a), (1 + 10 * row.tolerance) * jnp.linalg.solve(hilbert.T, ct))
+    )
+    assert (
+        row.verdict == "unchecked"
+        or not tj.verify(
+            lambda a, b: wrong(jax.lax.stop_gradient(a), b), hilbert, jnp.ones(size), wrt=1, seeds=1, diagnose=False
+        ).ok
+    )
 
 
 def test_what_was_not_checked_is_said_and_what_raised():
@@ -222,5 +229,5 @@ def test_the_report_as_text_json_and_page():
     assert "http" not in page  # nothing is loaded from elsewhere
     assert "prefers-color-scheme:dark" in page
     assert report._repr_html_() in page
-    assert repr(report) == "<verify(<lambda>): WRONG>"
+    assert repr(report) == "<verify(<lambda>): custom_rule>"
     assert "&lt;lambda&gt;" in page

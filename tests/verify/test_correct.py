@@ -1,0 +1,35 @@
+"""No false alarm on correct functions of real libraries that are hard on a judge."""
+
+import importlib.util
+import os
+
+import pytest
+
+import tapejax as tj
+from tests.verify.correct import CASES
+
+NEAR = 12  # every so many run by default
+ALL = "TAPEJAX_ALL_CASES"  # set: the slow run has all of them; else every third
+SLOW = {"diffrax: ode", "diffrax: adaptive_ode", "lineax: cg_of_lineax", "jax: transformer_block"}
+
+
+def marks(number, name):
+    if number % NEAR == 0 and name not in SLOW:
+        return []
+    return [
+        pytest.mark.slow,
+        pytest.mark.skipif(number % 3 > 0 and not os.environ.get(ALL), reason=f"{ALL} is not set"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, id=name.replace(" ", "_"), marks=marks(number, name)) for number, name in enumerate(CASES)],
+)
+def test_it_is_silent(name):
+    library, make = CASES[name]
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    function, arguments = make()
+    report = tj.verify(function, *arguments, seeds=1, diagnose=False)
+    assert report.ok, str(report)

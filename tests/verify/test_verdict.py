@@ -1,0 +1,168 @@
+"""The verdict, where it points to, and what a judge must know about itself before it speaks."""
+
+import inspect
+import json
+import pydoc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import tapejax as tj
+from tapejax import errors
+from tapejax.program import trace
+from tapejax.rules.registry import name_of
+from tapejax.verify.check import flat, make_arguments
+from tapejax.verify.samples import FAMILIES, MANY_DEVICES
+from tapejax.verify.tolerance import for_dtype
+from tapejax.verify.wide import narrowest_float, noting_narrow, run_wide
+from tests.verify.faults import custom
+
+X = jnp.array([0.3, 0.7, -0.4])
+
+
+def rounded(x):
+    return jnp.round(x)
+
+
+straight = custom(rounded, lambda ct, x: (ct,))
+wrong = custom(jnp.sin, lambda ct, x: (2 * ct * jnp.cos(x),))
+
+
+def test_the_lines_of_the_call_and_of_the_rule_are_named():
+    def rule(x, ct):
+        return (ct * x,)
+
+    cosine = jax.custom_vjp(jnp.cos)
+    cosine.defvjp(lambda x: (cosine(x), x), rule)
+
+    def loss(x):
+        y = x * 2
+        return jnp.sum(cosine(y))
+
+    call = inspect.getsourcelines(loss)[1] + 2
+    report = tj.verify(loss, X, seeds=1)
+    assert report.verdict == "custom_rule"
+    said = report.verdict_line
+    assert f"test_verdict.py:{call}" in said
+    assert f"test_verdict.py:{rule.__code__.co_firstlineno}" in said
+    known = json.loads(json.dumps(report.to_json()))
+    assert known["verdict"] == "custom_rule"
+    assert known["why"]
+    assert known["findings"][0]["verdict"] == "custom_rule"
+
+
+def test_a_scalar_loss_is_checked_with_cotangent_one():
+    report = tj.verify(lambda x: jnp.sum(wrong(x)), X, seeds=1, diagnose=False)
+    row = report.wrong[0]
+    assert row.got == pytest.approx(float(jax.grad(lambda x: jnp.sum(wrong(x)))(X)[row.index[0]]))
+    assert "cotangent 1" in str(report)
+
+
+def test_the_innermost_wrong_rule_comes_first():
+    outer = custom(lambda x: wrong(x) + x, lambda ct, x: jax.vjp(lambda x: wrong(x) + x, x)[1](ct))
+    report = tj.verify(lambda x: jnp.sum(outer(x)), X, seeds=1)
+    assert report.culprit.first_wrong.name == "sin"
+
+
+def test_a_rule_that_is_meant_to_differ():
+    loss = lambda x: jnp.sum(straight(3 * x) * x)
+    assert tj.verify(loss, X, seeds=1).verdict == "custom_rule"
+    report = tj.verify(loss, X, seeds=1, intended="rounded")
+    assert report.verdict == "right"
+    assert any("meant to differ" in note for note in report.notes)
+    both = tj.verify(lambda x: jnp.sum(straight(wrong(x))), X, seeds=1, intended="rounded")
+    assert both.verdict == "custom_rule"
+    assert both.culprit.first_wrong.name == "sin"
+    with pytest.raises(errors.ArgumentError, match="no function of this name"):
+        tj.verify(loss, X, intended="round")
+
+
+def test_each_stop_gradient_that_matters_is_listed_with_its_line():
+    def loss(x):
+        y = lax.stop_gradient(x)
+        return jnp.sum(x * y + jax.nn.logsumexp(x))  # the one inside logsumexp makes no difference
+
+    report = tj.verify(loss, X, seeds=1)
+    assert report.verdict == "right"
+    [stop] = report.stops
+    assert f"test_verdict.py:{inspect.getsourcelines(loss)[1] + 1}" in stop.line
+    assert stop.change > 0.1
+    assert "stop_gradient at" in str(report)
+
+
+def test_the_budget_ends_differences():
+    report = tj.verify(lambda x, y: jnp.sum(jnp.sin(x) * y), X, X, seeds=1, budget=0.0)
+    assert report.verdict == "right"  # jax agrees; the headline says what was not seen
+    assert "not checked: x against finite differences" in report.verdict_line
+    assert "time" in report.rows[-1].note
+
+
+def test_help_and_signature_show_the_options():
+    assert str(inspect.signature(tj.verify)).startswith("(function")
+    text = pydoc.render_doc(tj.verify)
+    for option in inspect.signature(tj.verify).parameters:
+        assert option in text
+
+
+def test_a_gradient_that_is_zero_in_theory_is_right():
+    report = tj.verify(lambda x, b: jax.nn.softmax(x + b)[0], jnp.array([0.3, 1.2, -0.5]), jnp.float32(0.7), seeds=1)
+    assert report.verdict == "right", str(report)
+    # A rule that gives something there, beyond rounding, is not excused.
+    leaky = custom(lambda x, b: jax.nn.softmax(x + b)[0], lambda ct, x, b: (jax.vjp(lambda x: jax.nn.softmax(x + b)[0], x)[1](ct)[0], ct * 1e-3))  # fmt: skip
+    assert tj.verify(leaky, X, jnp.float32(0.7), seeds=1, diagnose=False).verdict == "custom_rule"
+
+
+def test_differences_alone_condemn_nobody():
+    """Numbers of a function whose program in float64 is another one are not believed."""
+    eps_of = lambda x: jnp.asarray(jnp.finfo(x.dtype).eps * 1e6, x.dtype)
+    report = tj.verify(lambda x: jnp.sum(jnp.sqrt(x * x + eps_of(x))), X, seeds=1)
+    assert report.ok, str(report)
+
+
+def test_what_runs_in_its_own_dtype_only_is_differenced_there():
+    host = lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
+    right = custom(host, lambda ct, x: (ct * jnp.cos(x),))
+    report = tj.verify(right, X, seeds=1)
+    assert report.verdict == "right"
+    assert any("own dtype: pure_callback" in row.note for row in report.rows)
+    report = tj.verify(custom(host, lambda ct, x: (1.1 * ct * jnp.cos(x),)), X)
+    assert report.verdict == "custom_rule", str(report)
+
+
+HAVE_PROGRAMS_INSIDE = ("indexing", "reduction", "windows", "control")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in HAVE_PROGRAMS_INSIDE)) for name in FAMILIES],
+)
+def test_the_widened_program_computes_the_same_function(family):
+    """For every sample: all results are wide, and equal to the function's own as far as that has digits."""
+    if jax.device_count() < MANY_DEVICES.get(family, 1):
+        pytest.skip("it needs more devices")
+    for primitive, entries in FAMILIES[family].items():
+        for number, sample in enumerate(entries):
+            dtype = next((d for d in ("float32", "complex64") if d in sample.dtypes), None)
+            if dtype is not None and name_of(primitive) != "random_gamma":  # other bits, another draw
+                same_function(f"{name_of(primitive)} {number}", sample, dtype)
+
+
+def same_function(name, sample, dtype):
+    found = set()
+    with jax.enable_x64(True):
+        args = make_arguments(sample, dtype, 0)
+        function = flat(sample.function)
+        program, _ = trace(function, args, ignore_custom_rules=True)
+        with noting_narrow(found):
+            both = jax.jit(lambda *args: (function(*args), run_wide(program, args)[0]))(*args)
+    assert found <= {"reduce_precision"}, name
+    rtol = for_dtype(narrowest_float(program) or np.float32).rtol
+    for own, wide in zip(*both, strict=True):
+        if jnp.issubdtype(own.dtype, jnp.inexact):
+            assert wide.dtype in (np.float64, np.complex128), name
+            a, b = np.asarray(own).astype(wide.dtype), np.asarray(wide)
+            scale = np.abs(a[np.isfinite(a)]).max(initial=1e-30)
+            np.testing.assert_allclose(b / scale, a / scale, rtol=0, atol=rtol, err_msg=name)
