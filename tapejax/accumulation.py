@@ -20,9 +20,8 @@ def accumulate(sums: dict[int, Any], key: int, gradient: Any) -> None:
 
 def added(before: Any, gradient: Any) -> Any:
     """The sum of two arrays, or of two Tensors, which records it."""
-    if isinstance(gradient, jax.core.Tracer) and isinstance(before, jax.core.Tracer):
-        with compat.mesh_context(jax.typeof(before)):
-            return lax.add(before, gradient)
-    if isinstance(before, jax.Array) and isinstance(gradient, jax.Array):
-        return _add(before, gradient)
-    return before + gradient
+    if not (isinstance(before, jax.Array) and isinstance(gradient, jax.Array)):
+        return before + gradient
+    traced = isinstance(before, jax.core.Tracer) or isinstance(gradient, jax.core.Tracer)
+    with compat.mesh_context(jax.typeof(before)):
+        return lax.add(before, gradient) if traced else _add(before, gradient)

@@ -20,7 +20,7 @@ from jax.extend.core import Primitive
 from jax.extend.core import primitives as public_primitives
 from jax.interpreters import ad  # only its tables of names are read: what jax can differentiate
 
-from tapejax import discharge
+from tapejax import compat, discharge
 from tapejax.program import CALLS
 from tapejax.rules import TABLE
 
@@ -87,7 +87,7 @@ def names_of_jax() -> tuple[set[str], set[str]]:
     import jax.experimental.sparse  # noqa: F401  both register derivatives when they are imported
 
     exported = {p.name for p in vars(public_primitives).values() if isinstance(p, Primitive)}
-    listed = {p.name for p in [*ad.primitive_jvps, *ad.primitive_transposes]}
+    listed = {p.name for p in [*ad.primitive_jvps, *ad.primitive_transposes] if compat.is_own(p)}
     return exported, listed | (BY_TRACE & (exported | set(MET_IN_TRACES)))
 
 

@@ -76,7 +76,7 @@ class Together:
         elif self.lost >= self.cost:
             self.reason = "came often"
         else:
-            self.lost += self.loss + apart
+            self.lost += self.loss if self.failures else self.loss + apart
             return False
         for part in self.parts:
             part.spent += self.cost / len(self.parts)

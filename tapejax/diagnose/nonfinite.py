@@ -23,7 +23,7 @@ from tapejax.diagnose.walk import Walker
 from tapejax.errors import ArgumentError, RuleError, UnknownLengthError
 from tapejax.lift import is_data, is_tensor
 from tapejax.program import Program
-from tapejax.recording import plain, wants_arrays
+from tapejax.recording import plain
 from tapejax.tape import Tape
 from tapejax.tensor import make
 from tapejax.tracing import trace
@@ -272,7 +272,7 @@ def _call(flat: Any, values: Sequence[Any]) -> Any:
     try:
         result = flat(*values)
     except (TypeError, AttributeError) as refusal:
-        if isinstance(refusal, jax.errors.JAXTypeError) and not wants_arrays(refusal):
+        if isinstance(refusal, jax.errors.JAXTypeError):
             raise
         tensors = [make(value, _inexact(value)) for value in values]
         with Tape():
