@@ -176,8 +176,10 @@ def formula_of(action: TapeAction) -> Formula:
     plan = action.plan
     # `max` over axes and `max` of two numbers have one name
     name = f"{plan.name}_" if plan.name in ("max", "min") and plan.n_in == 1 else plan.name
-    found = _TABLE.get(name)
     equations = plan.flat_program.eqns
+    found = _TABLE.get(name)
+    if found in (_TABLE["matmul"], _TABLE["dot_general"]) or [eqn.name for eqn in equations] == ["dot_general"]:
+        found = _product(plan)
     if found is None and len(equations) == 1 and equations[0].name in _TABLE:
         found = _TABLE[equations[0].name]
     result = _generic(action) if found is None else _filled(found, action)
@@ -188,6 +190,44 @@ def formula_of(action: TapeAction) -> Formula:
     if plan.foreign:
         result.notes.append(f"Differentiated by jax's own rule: {', '.join(plan.foreign)}.")
     return result
+
+
+def _product(plan: Any) -> tuple[str, list[str]] | None:
+    """A product of arrays by the axes that its operands have; None if there is more to it."""
+    program = plan.flat_program
+    eqns, shapes = program.eqns, [aval.shape for aval in plan.examples]
+    if [eqn.name for eqn in eqns] != ["dot_general"] or list(eqns[0].inputs) != list(program.inputs):
+        return None
+    if eqns[0].outputs != tuple(program.outputs):
+        return None
+    left, right, result = axes_of_product(eqns[0].params["dimension_numbers"], *map(len, shapes))
+    if (left, right, result) == ("ik", "kj", "ij"):
+        return _TABLE["matmul"]
+    at = lambda letter, axes: f"{letter}_{{{axes}}}" if axes else letter
+    only = lambda axes, others: "".join([axis for axis in axes if axis not in others])
+
+    def product(a: str, b: str, over: str) -> str:
+        return (rf"\sum_{{{over}}} " if over else "") + a + r" \, " + b
+
+    x, y, z = at("x", left), at("y", right), at(Z, result)
+    forward = f"{at('z', result)} = {product(x, y, only(left, result))}"
+    to_x, to_y = product(z, y, only(right, left)), product(x, z, only(left, right))
+    return forward, [f"{at(X, left)} += {to_x}", f"{at(Y, right)} += {to_y}"]
+
+
+def axes_of_product(dimension_numbers: Any, n_left: int, n_right: int) -> tuple[str, str, str]:
+    """A letter for each axis of two operands and of their product, as in einsum."""
+    (sum_left, sum_right), (batch_left, batch_right) = dimension_numbers
+    left, right = [""] * n_left, [""] * n_right
+    for letters, pairs in (("bcdef", zip(batch_left, batch_right)), ("klmno", zip(sum_left, sum_right))):
+        for letter, (i, j) in zip(letters, pairs):
+            left[i] = right[j] = letter
+    for letters, axes in (("ipqrs", left), ("jtuvw", right)):
+        free = iter(letters)
+        axes[:] = [letter or next(free) for letter in axes]
+    batch = [left[i] for i in batch_left]
+    apart = [a for a in left if a not in right] + [a for a in right if a not in left]
+    return "".join(left), "".join(right), "".join(batch + apart)
 
 
 def _filled(found: tuple[str, list[str]], action: OpAction) -> Formula:
@@ -271,4 +311,4 @@ def _stretched(plan: Any, position: int) -> bool:
 
 
 def _is_elementwise(found: tuple[str, list[str]] | None) -> bool:
-    return found is not None and found[0].startswith("z") and found not in (_TABLE["matmul"], _TABLE["dot_general"], _TABLE["outer"], _TABLE["conv"])  # fmt: skip
+    return found is not None and found[0].startswith("z ") and found not in (_TABLE["matmul"], _TABLE["dot_general"], _TABLE["outer"], _TABLE["conv"])  # fmt: skip

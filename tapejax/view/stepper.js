@@ -199,7 +199,7 @@ function render({ model, el }) {
       return `%${tensor}`;
     };
     const fill = (math) => math.replace(/<mi data-slot="(\d+)">[^<]*<\/mi>/g, (_, slot) => `<mi class="slot">${name(slot)}</mi>`);
-    const math = [...new Set([forward, ...backward].filter(Boolean).map(fill))];
+    const math = [forward, ...backward].filter(Boolean).map(fill); // x * x has two terms, although they look the same
     const legend = [...long].map((tensor) => `<span><i>%${tensor}</i> is ${escape(label(tensor))}</span>`).join("");
     return `<div class="rule">${math.length ? `<div class="formulas">${math.map((m, i) => `<div class="${i ? "backward" : "forward"}">${m}</div>`).join("")}</div>` : ""}
       ${legend ? `<div class="legend">${legend}</div>` : ""}

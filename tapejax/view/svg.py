@@ -122,7 +122,7 @@ def _actions(graph: Graph, actions: Sequence[ActionInfo]) -> str:
             lines.append(f"{outputs[0].label} {outputs[0].size}{more}".strip())
         spoken = f"action {action.index}: {action.text}" + (f", {action.place}" if action.place else "")
         box = picture.box("op", f'data-action="{action.index}"', lines, spoken)
-        for number in dict.fromkeys(action.inputs):
+        for number in action.inputs:  # one for each operand: x * x has two
             picture.edges.append((made[number], box, f'data-tensor="{number}" data-reader="{action.index}"'))
         made.update(dict.fromkeys(action.outputs, box))
     return picture.svg("the graph of the tape: inputs left, results right")

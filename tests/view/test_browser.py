@@ -140,6 +140,21 @@ def test_saved_file(browser, tmp_path):
     assert watched.outside == []
 
 
+def test_a_square_shows_both_terms(browser, tmp_path):
+    x = tj.tensor([1.0, 2.0], requires_grad=True)
+    with tj.Tape() as tape:
+        loss = (x * x).sum()
+    cursor = tape.cursor(loss)
+    watched = Watched(browser.new_context())
+    watched.page.goto(cursor.save_html(tmp_path / "square.html").as_uri())
+    watched.page.wait_for_selector(".step h3")
+    for _ in range(2):
+        watched.page.click('[data-do="step"]')
+    assert watched.page.locator(".step .rule .backward").count() == 2
+    assert watched.page.locator(".overview path.edge[data-reader='0']").count() == 2
+    assert watched.errors == []
+
+
 def test_long_tape_by_regions(browser, tmp_path):
     x = tj.tensor(np.linspace(-1, 1, 80).astype(np.float32).reshape(8, 10), requires_grad=True)
 

@@ -144,3 +144,44 @@ def test_actions_of_ones_own_show_their_words_and_code():
     assert "2 * grads" in found.source
     made = type("Made", (tj.TapeAction,), {"backward": eval("lambda self, grads: None")})
     assert formula_of(made()).source == "" or "lambda" in formula_of(made()).source
+
+
+PRODUCTS = [
+    ("vector and matrix", lambda x, y: x @ y, (3,), (3, 4)),
+    ("matrix and vector", lambda x, y: x @ y, (2, 3), (3,)),
+    ("two vectors", lambda x, y: x @ y, (3,), (3,)),
+    ("tensordot over two axes", lambda x, y: jax.lax.dot_general(x, y, (((1, 2), (0, 1)), ((), ()))), (2, 3, 4), (3, 4, 5)),
+    ("a batch", lambda x, y: jax.lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,)))), (2, 3, 4), (2, 4, 5)),
+    ("the second axes", lambda x, y: jax.lax.dot_general(x, y, (((1,), (1,)), ((), ()))), (2, 3), (4, 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "left", "right"), [p[1:] for p in PRODUCTS], ids=[p[0] for p in PRODUCTS])
+def test_a_product_is_shown_by_the_axes_that_its_operands_have(function, left, right):
+    rng = np.random.default_rng(0)
+    x, y = (tj.tensor(rng.standard_normal(shape).astype("f"), requires_grad=True) for shape in (left, right))
+    with tj.Tape() as tape:
+        z = tj.lift(function, name="matmul")(x, y)
+    found = formula_of(tape[0])
+    ct = rng.standard_normal(z.shape).astype("f")
+    grads = tape.backward(z, ct)
+    values = {"x": x.numpy(), "y": y.numpy(), r"\bar{z}": ct}
+    for line, tensor in zip(found.backward, (x, y), strict=True):
+        _, right_side = line.split(" += ")
+        terms = re.findall(r"(\\bar\{z\}|x|y)(?:_\{(\w+)\})?", re.sub(r"\\sum_\{\w+\} ", "", right_side))
+        (axes,) = re.findall(r"^\\bar\{[xy]\}(?:_\{(\w+)\})?", line)
+        equation = ",".join(axes_of_term for _, axes_of_term in terms) + "->" + axes
+        evaluated = np.einsum(equation, *[values[name] for name, _ in terms])
+        np.testing.assert_allclose(evaluated, grads[tensor], rtol=1e-5, atol=1e-6)
+
+
+def test_a_product_with_itself_has_two_terms_and_two_edges():
+    from tapejax.view import svg
+    from tapejax.view.graph import graph_of
+
+    x = tj.tensor([1.0, 2.0], requires_grad=True)
+    with tj.Tape() as tape:
+        x * x
+    assert len(formula_of(tape[0]).backward) == 2
+    graph = graph_of(tape.actions)
+    assert svg._actions(graph, graph.actions).count('class="edge"') == 2
