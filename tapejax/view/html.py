@@ -23,6 +23,11 @@ const model = {{
 render({{ model, el: document.getElementById("{id}") }});
 """
 
+# On a page of its own the keys work at once; in a notebook they are the notebook's until the viewer is clicked.
+_KEYS = """<script type="module">
+document.querySelector("#tape > div").shadowRoot.querySelector(".view").focus({ preventScroll: true });
+</script>"""
+
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -61,4 +66,4 @@ def fragment(film: dict[str, Any], position: int = 0, id: str | None = None) -> 
 
 def page(film: dict[str, Any]) -> str:
     """A whole page, one file."""
-    return _PAGE.format(title=escape(f"{film['title']} · tapejax"), body=fragment(film, id="tape"))
+    return _PAGE.format(title=escape(f"{film['title']} · tapejax"), body=fragment(film, id="tape") + _KEYS)

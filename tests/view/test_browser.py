@@ -149,7 +149,7 @@ def test_a_square_shows_both_terms(browser, tmp_path):
     watched.page.goto(cursor.save_html(tmp_path / "square.html").as_uri())
     watched.page.wait_for_selector(".step h3")
     for _ in range(2):
-        watched.page.click('[data-do="step"]')
+        watched.page.keyboard.press("ArrowRight")  # keys work without a click
     assert watched.page.locator(".step .rule .backward").count() == 2
     assert watched.page.locator(".overview path.edge[data-reader='0']").count() == 2
     assert watched.errors == []
