@@ -176,8 +176,8 @@ def same_value(subject: Subject, found: Sequence[Any], own: Sequence[Any], value
     """Whether values are the function's own, as far as its dtype has digits, and as its noise lets us see."""
     tolerance = for_dtype(subject.narrowest)
     pairs = [(wide_numpy(a), wide_numpy(b)) for a, b in zip(found, own, strict=True)]
-    apart = [_apart(a, b) for a, b in pairs]
-    if all(a <= tolerance.rtol for a in apart):
+    distances = [_apart(a, b) for a, b in pairs]
+    if all(a <= tolerance.rtol for a in distances):
         return True
     moved = [0.0] * len(pairs)
     values = subject.values if values is None else values
@@ -185,7 +185,7 @@ def same_value(subject: Subject, found: Sequence[Any], own: Sequence[Any], value
         point = nudged(values, number) if number else values
         others = subject.over_arrays(*point) if subject.program is None else _run_jitted(subject, None)(point, None)[0]
         moved = [max(m, _apart(wide_numpy(other), b)) for m, other, (_, b) in zip(moved, others, pairs, strict=True)]
-    return all(a <= max(tolerance.rtol, 10 * m) for a, m in zip(apart, moved, strict=True))
+    return all(a <= max(tolerance.rtol, 10 * m) for a, m in zip(distances, moved, strict=True))
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> float:

@@ -907,7 +907,7 @@ simple(
     normal(8, seed=1),
 )
 of_optax("polyak", lambda o: (lambda w: o.incremental_update(w, jnp.sin(w), 0.1).sum(), (normal(4),)))
-of_optax("global norm", lambda o: (lambda w: o.global_norm({"a": w, "b": w**2}), (normal(4),)))
+of_optax("global norm", lambda o: (lambda w: o.tree.norm({"a": w, "b": w**2}), (normal(4),)))
 of_equinox("conv 1d", lambda n: (n.Conv1d(2, 3, 3, key=KEY), (normal(2, 6),)))
 of_equinox("spectral pool", lambda n: (n.AvgPool2d(2, 2), (normal(1, 4, 4),)))
 of_flax("group norm of linen", module(lambda n: n.Sequential([n.Dense(4), n.GroupNorm(2)]), normal(2, 3)))

