@@ -54,8 +54,8 @@ def programs() -> list[Program]:
     """
     found = []
     for one in sorted(shelf.there(), key=lambda one: one.last_use):
-        calls, reason = one.describe() if one.describe else ([one.name], None)
-        found.append(Program(one.name, tuple(calls), reason or "a call by itself", one.seconds))
+        calls, reason = one.describe() if one.describe else ([one.name], "a call by itself")
+        found.append(Program(one.name, tuple(calls), reason, one.seconds))
     return found
 
 

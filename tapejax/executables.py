@@ -55,10 +55,10 @@ class Executable:
 
     def _first(self, args: Sequence[Any]) -> Any:
         jitted, begin = self._new(), perf_counter()
+        self._jitted = jitted  # also if it raises: it may be compiled by then
+        shelf.add(self, again=self._dropped)
         results = jitted(*args)
         self.seconds += perf_counter() - begin
-        self._jitted = jitted
-        shelf.add(self, again=self._dropped)
         shelf.tell_of(self)
         return results
 

@@ -31,26 +31,22 @@ class Forward:
 
     __slots__ = ("calls", "kept", "n_kept", "outside", "places", "program", "read", "results", "together")
 
-    def __init__(self, layout: Layout, held: tuple[int, ...], order: tuple[int, ...]) -> None:
+    def __init__(self, layout: Layout, chosen: tuple[int, ...], order: tuple[int, ...]) -> None:
         kept = tuple(dict.fromkeys(slot for index in order for slot in layout.calls[index].kept))
         made, given = [slot for slot in kept if slot >= 0], [slot for slot in kept if slot < 0]
         self.n_kept, self.outside = len(made), [~slot for slot in given]
         self.kept = (*made, *given)
-        self.results = tuple(dict.fromkeys((*made, *layout.choose(held))))
+        self.results = tuple(dict.fromkeys((*made, *chosen)))
         self.places = {slot: place for place, slot in enumerate(self.results)}
         self.read = {slot: place for place, slot in enumerate(self.kept)}
         self.calls = layout.leading_to(self.results)
         plans = [call.plan for call in self.calls]
         self.together = Together([plan.forward for plan in plans], sum([plan.n_bytes for plan in plans]))
-        self.program = Executable(self.one_by_one, "forward", lambda: (_names(self.calls), self.together.reason))
+        self.program = Executable(self.one_by_one, "forward", lambda: (_names(self.calls), self.together.why))
 
     def run(self, inputs: list[Any]) -> list[Any]:
         if len(self.calls) > 1 and self.together.pays():
-            try:
-                return self.program(inputs)
-            except Exception as error:
-                self.together.failed(error)
-                raise
+            return self.together.run(self.program, inputs)
         return self.one_by_one(inputs)
 
     def one_by_one(self, inputs: list[Any]) -> list[Any]:
@@ -63,9 +59,10 @@ class Forward:
 
 
 def forward_of(layout: Layout, held: tuple[int, ...], order: tuple[int, ...]) -> Forward:
-    found = layout.forwards.get((held, order))
+    chosen = layout.choose(held)
+    found = layout.forwards.get((chosen, order))
     if found is None:
-        found = layout.forwards[held, order] = Forward(layout, held, order)
+        found = layout.forwards[chosen, order] = Forward(layout, chosen, order)
         trim(layout.forwards, MAX_PROGRAMS)
     return found
 
@@ -99,7 +96,7 @@ class Backward:
         plans = [layout.calls[index].plan for index in self.reverse]
         self.together = Together([plan.backward for plan in plans], 2 * sum([plan.n_bytes for plan in plans]))
         calls = [layout.calls[index] for index in self.reverse]
-        self.program = Executable(self._pull_read, "backward", lambda: (_names(calls), self.together.reason))
+        self.program = Executable(self._pull_read, "backward", lambda: (_names(calls), self.together.why))
         self._both: dict[tuple[int, ...], Both] = {}
         self._places: dict[Forward, list[int]] = {}
 
@@ -117,11 +114,7 @@ class Backward:
 
     def run(self, values: list[Any], cts: list[Any]) -> list[Any]:
         """The gradients of `outputs`; values: those of `read`."""
-        try:
-            return self.program(values, self.without_ones(cts))
-        except Exception as error:
-            self.together.failed(error)
-            raise
+        return self.together.run(self.program, values, self.without_ones(cts))
 
     def read_from(self, forward: Forward, kept: list[Any]) -> list[Any]:
         """The values of `read`, from what a forward kept."""
@@ -135,12 +128,10 @@ class Backward:
 
     def both(self, held: tuple[int, ...]) -> Both:
         """Forward and backward as one program, for results that are held."""
-        found = self._both.get(held)
+        chosen = self.layout.choose(held)
+        found = self._both.get(chosen)
         if found is None:
-            chosen = self.layout.choose(held)
-            found = self._both[held] = self._both.get(chosen) or Both(self, chosen)
-            if len(self._both) > MAX_PROGRAMS:
-                self._both.clear()
+            found = self._both[chosen] = Both(self, chosen)
         return found
 
     def without_ones(self, cts: list[Any]) -> list[Any]:
@@ -181,7 +172,7 @@ class Both:
             parts += [plan.backward]
             n_bytes += 2 * plan.n_bytes
         self.together = Together(parts, n_bytes)
-        self.program = Executable(self._run, "forward_and_backward", lambda: (_names(self.calls), self.together.reason))
+        self.program = Executable(self._run, "forward_and_backward", lambda: (_names(self.calls), self.together.why))
 
     def _run(self, inputs: list[Any], cts: list[Any]) -> tuple[list[Any], list[Any]]:
         env = run_all(self.calls, inputs)
@@ -189,11 +180,7 @@ class Both:
 
     def run(self, inputs: list[Any], cts: list[Any]) -> tuple[list[Any], list[Any]]:
         """The values of `results`, and the gradients of the backward's outputs."""
-        try:
-            return self.program(inputs, self.backward.without_ones(cts))
-        except Exception as error:
-            self.together.failed(error)
-            raise
+        return self.together.run(self.program, inputs, self.backward.without_ones(cts))
 
 
 def backward_of(layout: Layout, present: Any, ones: Any, targets: Any, leading: Any) -> Backward:

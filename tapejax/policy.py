@@ -12,7 +12,7 @@ counted in equations: what XLA needs to compile one more of them (on a CPU betwe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 START = 20.0  # compiling a program, however small: 40 ms
@@ -82,7 +82,17 @@ class Together:
             part.spent += self.cost / len(self.parts)
         return True
 
-    def failed(self, error: Exception) -> None:
-        """Its program raised this."""
-        self.failures = [*self.failures[-3:], error.with_traceback(None)]
-        self.reason, self.lost = None, 0.0
+    def run(self, program: Callable[..., Any], *args: Any) -> Any:
+        """Their program; that it raised is noted."""
+        try:
+            return program(*args)
+        except Exception as error:
+            self.failures = [*self.failures[-3:], error]
+            self.reason, self.lost = None, 0.0
+            raise
+
+    @property
+    def why(self) -> str:
+        """The reason, or what its program raised last."""
+        failed = f"it raised {type(self.failures[-1]).__name__}; its calls run one by one" if self.failures else ""
+        return self.reason or failed

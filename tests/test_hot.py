@@ -109,6 +109,23 @@ def test_shape_error_comes_at_its_own_line():
         x @ x
 
 
+def test_however_what_is_held_varies_there_are_few_programs():
+    x = leaf(np.arange(3, dtype="f"))
+    for subset in range(20):
+        made = [x * 2.0]
+        for _ in range(5):
+            made.append(made[-1] * 2.0 + x)
+        loss = made[-1].sum()
+        held = [tensor for bit, tensor in enumerate(made) if subset >> bit & 1]
+        del made
+        np.testing.assert_allclose(tj.backward(loss, wrt=x)[x], np.full(3, 95.0))
+        for tensor in held:
+            assert np.isfinite(tensor.numpy()).all()
+        del held, loss
+    names = [program.name for program in tj.programs()]
+    assert names.count("forward_and_backward") == structures.MAX_CHOICES + 1
+
+
 def test_nothing_runs_before_it_is_looked_at_and_dead_results_never():
     x = leaf(2.0)
     y = x * 3.0

@@ -94,7 +94,9 @@ def test_a_program_that_failed_is_not_tried_at_each_visit():
     some = parts(1, 2, 3)
     stretch = Together(some, 0)
     assert stretch.pays()
-    stretch.failed(MemoryError("planted"))
+    with pytest.raises(ZeroDivisionError):
+        stretch.run(lambda: 1 / 0)
+    assert stretch.why == "it raised ZeroDivisionError; its calls run one by one"
     for part in some:  # they ran one by one
         part.compiled.is_compiled = True
     assert not any(stretch.pays() for _ in range(50))
