@@ -87,12 +87,26 @@ def jax_makes_a_jit():
     return False
 
 
+COLLECTING: list = []  # not empty while garbage is collected
+gc.callbacks.insert(0, lambda phase, info: COLLECTING.append(phase))
+gc.callbacks.append(lambda phase, info: COLLECTING.clear() if phase == "stop" else None)
+
+
+def python_collects_anywhere():
+    """Before 3.12 garbage is collected inside any allocation, also while a frame is made.
+
+    An op of plain jax there, which reads the stack, now and then frees code objects that are in use: Python crashes
+    later, at whatever uses them next.
+    """
+    return bool(COLLECTING) and sys.version_info < (3, 12)
+
+
 def safely(work):
-    """What a handler does: not while jax traces (there jax's own ops make tracers), and not within itself."""
+    """What a handler does: not where jax itself does not bear it, and not within itself."""
     busy = []
 
     def act():
-        if busy or jax_is_between() or jax_makes_a_jit():
+        if busy or python_collects_anywhere() or jax_is_between() or jax_makes_a_jit():
             return
         busy.append(True)
         try:
