@@ -77,28 +77,39 @@ def jax_is_between():
         return True
 
 
-def jax_makes_a_jit():
-    """Whether this interrupts jax.jit itself: jaxlib then holds a lock, and waits for ever if it is asked for another."""
+COLLECTING: list = []  # not empty while garbage is collected
+
+
+def collection_begins(phase, info):
+    COLLECTING.append(phase)
+
+
+def collection_ends(phase, info):
+    if phase == "stop":
+        COLLECTING.clear()
+
+
+gc.callbacks.insert(0, collection_begins)
+gc.callbacks.append(collection_ends)
+
+# jaxlib holds a lock while it makes a jit, and waits for ever if it is asked for another.
+NOT_WITHIN = {"_cpp_pjit"}
+# Before Python 3.12 garbage is collected inside any allocation, also one by which jaxlib notes the stack. An op of plain
+# jax there notes the stack again, and now and then frees code objects that are in use: Python crashes much later.
+COLLECTS_ANYWHERE = sys.version_info < (3, 12)
+if COLLECTS_ANYWHERE:
+    NOT_WITHIN |= {"collection_begins", "collection_ends"}
+
+
+def jax_does_not_bear_it():
+    if jax_is_between() or (COLLECTS_ANYWHERE and COLLECTING):
+        return True
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "_cpp_pjit":
+        if frame.f_code.co_name in NOT_WITHIN:
             return True
         frame = frame.f_back
     return False
-
-
-COLLECTING: list = []  # not empty while garbage is collected
-gc.callbacks.insert(0, lambda phase, info: COLLECTING.append(phase))
-gc.callbacks.append(lambda phase, info: COLLECTING.clear() if phase == "stop" else None)
-
-
-def python_collects_anywhere():
-    """Before 3.12 garbage is collected inside any allocation, also while a frame is made.
-
-    An op of plain jax there, which reads the stack, now and then frees code objects that are in use: Python crashes
-    later, at whatever uses them next.
-    """
-    return bool(COLLECTING) and sys.version_info < (3, 12)
 
 
 def safely(work):
@@ -106,7 +117,7 @@ def safely(work):
     busy = []
 
     def act():
-        if busy or python_collects_anywhere() or jax_is_between() or jax_makes_a_jit():
+        if busy or jax_does_not_bear_it():
             return
         busy.append(True)
         try:
