@@ -80,7 +80,7 @@ def live_bytes() -> int:
 def peak(depth: int, way: dict[str, Any] | None) -> dict[str, Any]:
     """The highest point of a step, and how many times layers ran. Ops run one by one, so that each can be looked at."""
     import tapejax as tj
-    from tapejax import engine
+    from tapejax.engine import backward as engine
 
     chain = Chain(depth, way)
     chain.step()  # what is made once is made

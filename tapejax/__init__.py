@@ -3,24 +3,23 @@
 import importlib
 import typing as _typing
 
-from tapejax import operators as _operators  # noqa: F401  (gives Tensor its operators and methods)
-from tapejax.block import fusion
-from tapejax.compile import jit, vmap
-from tapejax.custom_op import custom_op
-from tapejax.engine import backward
+from tapejax.engine.backward import backward
 from tapejax.errors import TapejaxError
-from tapejax.forward_mode import hessian, hvp, jacfwd, jvp, linearize
-from tapejax.gradients import Gradients
-from tapejax.lift import lift
-from tapejax.modes import enable_grad, no_grad
-from tapejax.tape import Tape, TapeAction, TensorId, current_tape, is_recording, record, take
-from tapejax.tensor import Tensor, stop_gradient, tensor
-from tapejax.transforms import elementwise_grad, grad, jacobian, jacrev, value_and_grad, vjp
+from tapejax.fusion.block import fusion
+from tapejax.ops import operators as _operators  # noqa: F401  (gives Tensor its operators and methods)
+from tapejax.ops.custom_op import custom_op
+from tapejax.ops.lift import lift
+from tapejax.tape.above import above as _above
+from tapejax.tape.modes import enable_grad, no_grad
+from tapejax.tape.tape import Tape, TapeAction, TensorId, current_tape, is_recording, record, take
+from tapejax.tensor.gradients import Gradients
+from tapejax.tensor.tensor import Tensor, stop_gradient, tensor
+from tapejax.transforms.forward_mode import hessian, hvp, jacfwd, jvp, linearize
+from tapejax.transforms.jit import jit, vmap
+from tapejax.transforms.reverse_mode import elementwise_grad, grad, jacobian, jacrev, value_and_grad, vjp
 
 if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getattr__
     from tapejax import diagnose, lax, nn, numpy, random, scipy, testing, training, verify  # noqa: F401
-    from tapejax.caches import clear_plans, plans, programs  # noqa: F401
-    from tapejax.check import check_grads
     from tapejax.checkpointing import (
         checkpoint,
         checkpoint_multi,
@@ -31,15 +30,20 @@ if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getat
         saved_tensors_hooks,
         sequential,
     )
-    from tapejax.cursor import Cursor
     from tapejax.diagnose.alarm import debug_nonfinite
     from tapejax.diagnose.flow import gradient_flow
     from tapejax.diagnose.missing import explain
     from tapejax.diagnose.nonfinite import find_nonfinite
+    from tapejax.engine.cursor import Cursor
     from tapejax.gradient_tape import GradientTape
+    from tapejax.ops.caches import clear_plans, plans, programs  # noqa: F401
     from tapejax.verify.actions import verify_tape
+    from tapejax.verify.check_grads import check_grads
     from tapejax.verify.custom import verify_custom_rule
     from tapejax.verify.twins import compare, compare_precision
+
+_above.install(backward="tapejax.engine.backward", cursor="tapejax.engine.cursor")
+_above.install(save="tapejax.view", dot="tapejax.view", html="tapejax.view", bundle="tapejax.view")
 
 __version__ = "0.1.0"
 
@@ -99,13 +103,13 @@ __all__ = [
 
 _NAMESPACES = ("diagnose", "lax", "nn", "numpy", "random", "scipy", "testing", "training", "verify")
 _LATE = {
-    "caches": ("clear_plans", "plans", "programs"),
-    "check": ("check_grads",),
+    "ops.caches": ("clear_plans", "plans", "programs"),
+    "verify.check_grads": ("check_grads",),
     "checkpointing": (
         "checkpoint", "checkpoint_multi", "checkpoint_name", "plan_memory", "save_on_cpu", "save_to_disk",
         "saved_tensors_hooks", "sequential",
     ),
-    "cursor": ("Cursor",),
+    "engine.cursor": ("Cursor",),
     "diagnose.alarm": ("debug_nonfinite",),
     "diagnose.flow": ("gradient_flow",),
     "diagnose.missing": ("explain",),

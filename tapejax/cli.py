@@ -361,11 +361,11 @@ def _use_four_cpu_devices() -> None:
 def _coverage(options: argparse.Namespace) -> int:
     status = 0
     if options.what != "functions":
-        from tapejax.coverage import main
+        from tapejax.calculus.coverage import main
 
         status = main() or 0
     if options.what != "primitives":
-        from tapejax.surface import names
+        from tapejax.ops.surface import names
 
         print(names.report())
         status = status or any(name.kind == names.MISSING for name in names.survey())

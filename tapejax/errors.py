@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tapejax import habits
-from tapejax.where import user_line
+from tapejax.ground import habits
+from tapejax.ground.where import user_line
 
 if TYPE_CHECKING:
-    from tapejax.gradients import Gradients
-    from tapejax.tape import TapeAction
+    from tapejax.tape.tape import TapeAction
+    from tapejax.tensor.gradients import Gradients
 
 
 class TapejaxError(Exception):

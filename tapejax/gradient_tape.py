@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tapejax.accumulation import added
+from tapejax.calculus.accumulation import added
+from tapejax.calculus.reverse import Options
 from tapejax.errors import (
     ArgumentError,
     ConcreteValueError,
@@ -32,14 +33,13 @@ from tapejax.errors import (
     TapeError,
     TapejaxError,
 )
-from tapejax.gradients import Gradients
-from tapejax.lift import MAX_PLANS_PER_FUNCTION, Lifted, lift
+from tapejax.ground.where import user_frame, user_line
 from tapejax.nn import layers
-from tapejax.plan import OpAction, Plan, x64_for
-from tapejax.reverse import Options
-from tapejax.tape import Epoch, TensorId
-from tapejax.tensor import Tracer, array_of
-from tapejax.where import user_frame, user_line
+from tapejax.ops.lift import MAX_PLANS_PER_FUNCTION, Lifted, lift
+from tapejax.plan.plan import OpAction, Plan, x64_for
+from tapejax.tape.tape import Epoch, TensorId
+from tapejax.tensor.gradients import Gradients
+from tapejax.tensor.tensor import Tracer, array_of
 
 _CONSTANT = -1  # the slot of an operand that gets no gradient
 _is_finite = jax.jit(lambda x: jnp.all(jnp.isfinite(x)))

@@ -24,9 +24,9 @@ from typing import Any
 
 import jax as _jax
 
-from tapejax.generator import get_state, is_key, next_key, seed, set_state
-from tapejax.surface import mirror as _mirror
-from tapejax.surface.op import Op as _Op
+from tapejax.ops.surface import mirror as _mirror
+from tapejax.ops.surface.op import Op as _Op
+from tapejax.tensor.generator import get_state, is_key, next_key, seed, set_state
 
 
 def gumbel_softmax(*args: Any, temperature: Any = 1.0, axis: int = -1, hard: bool = False) -> Any:

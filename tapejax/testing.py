@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from tapejax.errors import ArgumentError
+from tapejax.ground.where import user_line
 from tapejax.verify.custom import RuleReport, verify_custom_rule
 from tapejax.verify.function import verify
 from tapejax.verify.report import Report
-from tapejax.where import user_line
 
 
 def assert_gradients_match(function: Callable[..., Any], *args: Any, **options: Any) -> Report:

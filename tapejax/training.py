@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from tapejax.errors import ArgumentError, DtypeError, GradientMismatchError
-from tapejax.gradients import Gradients
-from tapejax.lift import is_tensor, lift
-from tapejax.recording import plain
-from tapejax.tensor import array_of
-from tapejax.transforms import check_callable, flatten, value_and_grad
-from tapejax.where import user_line
+from tapejax.ground.where import user_line
+from tapejax.ops.lift import is_tensor, lift
+from tapejax.tensor.gradients import Gradients
+from tapejax.tensor.tensor import array_of
+from tapejax.transforms.recording import plain
+from tapejax.transforms.reverse_mode import check_callable, flatten, value_and_grad
 
 _tree = jax.tree_util
 

@@ -135,6 +135,6 @@ def test_the_page_of_primitives_is_up_to_date():
     if made_with != jax.__version__:
         pytest.skip(f"the page was made with jax {made_with}")
     # In a process of its own: packages that other tests import bring primitives of theirs.
-    command = [sys.executable, "-m", "tapejax.coverage", "--markdown"]
+    command = [sys.executable, "-m", "tapejax.calculus.coverage", "--markdown"]
     made = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert page == made.stdout, "run: python -m tapejax.coverage --markdown > docs/primitives.md"
+    assert page == made.stdout, "run: python -m tapejax.calculus.coverage --markdown > docs/primitives.md"

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import tapejax as tj
-from tapejax.packed import force
+from tapejax.tape.packed import force
 from tests.programs import Draw
 from tests.programs.learning import block, block_params
 

@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 
 import tapejax
-from tapejax.surface.names import LIFTED, PLAIN, survey
-from tapejax.surface.tables import MODULES
+from tapejax.ops.surface.names import LIFTED, PLAIN, survey
+from tapejax.ops.surface.tables import MODULES
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

@@ -13,7 +13,7 @@ from benchmarks.contestants.base import Entry
 from benchmarks.contestants.jax_itself import Jax, is_scalar, wait
 from benchmarks.words import jax_words, tape_words
 from benchmarks.workloads import Workload
-from tapejax import transforms
+from tapejax.transforms import reverse_mode as transforms
 
 
 class Tapejax(Jax):

@@ -3,8 +3,8 @@
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from tapejax.surface.names import LIFTED, PLAIN, survey
-from tapejax.surface.tables import MODULES
+from tapejax.ops.surface.names import LIFTED, PLAIN, survey
+from tapejax.ops.surface.tables import MODULES
 
 JAX = "https://docs.jax.dev/en/latest/_autosummary/"
 

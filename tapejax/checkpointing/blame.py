@@ -14,9 +14,9 @@ import numpy as np
 
 from tapejax.checkpointing.digest import same
 from tapejax.checkpointing.run import Trail
-from tapejax.plan import Plan
-from tapejax.tensor import Tensor
-from tapejax.where import shown
+from tapejax.ground.where import shown
+from tapejax.plan.plan import Plan
+from tapejax.tensor.tensor import Tensor
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _SKIPPED = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)

@@ -9,21 +9,21 @@ from typing import Any
 import jax
 from jax.ad_checkpoint import checkpoint_name as _named
 
-from tapejax import engine
 from tapejax.checkpointing.blame import Surroundings, first_difference
 from tapejax.checkpointing.digest import digest_of, same
 from tapejax.checkpointing.moment import Moment
 from tapejax.checkpointing.run import RunTape, Trail, reads_of, run
 from tapejax.checkpointing.traced import checkpoint_traced, policy_of
+from tapejax.engine import backward as engine
 from tapejax.errors import ArgumentError, ConsumedTapeError, ReplayError
-from tapejax.gradients import Gradients
-from tapejax.lift import is_tensor, lift
-from tapejax.packed import force
-from tapejax.plan import OpAction
-from tapejax.recording import called, is_known_over_arrays
-from tapejax.tape import Scope, TapeAction, TensorId, current_scope, next_sequence
-from tapejax.tensor import Kind, Tensor, Tracer, make, with_id
-from tapejax.where import line_of, user_frame, user_line
+from tapejax.ground.where import line_of, user_frame, user_line
+from tapejax.ops.lift import is_tensor, lift
+from tapejax.plan.plan import OpAction
+from tapejax.tape.packed import force
+from tapejax.tape.tape import Scope, TapeAction, TensorId, current_scope, next_sequence
+from tapejax.tensor.gradients import Gradients
+from tapejax.tensor.tensor import Kind, Tensor, Tracer, make, with_id
+from tapejax.transforms.recording import called, is_known_over_arrays
 
 _tree = jax.tree_util
 VERIFY = ("outputs", "all", False)

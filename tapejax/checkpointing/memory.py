@@ -14,15 +14,15 @@ from typing import Any
 
 import jax
 
+from tapejax.calculus.reverse import Options
 from tapejax.checkpointing.run import RunTape, Trail, run
 from tapejax.checkpointing.sequential import DEEPEST, Sequential, evaluations, repetitions
 from tapejax.errors import ArgumentError
-from tapejax.lift import Lifted, as_tensor, is_data, is_tensor
-from tapejax.plan import Plan
-from tapejax.program import Program, run_eqns, trace
-from tapejax.reverse import Options
-from tapejax.surface import functions
-from tapejax.where import user_line
+from tapejax.ground.where import user_line
+from tapejax.ops.lift import Lifted, as_tensor, is_data, is_tensor
+from tapejax.ops.surface import functions
+from tapejax.plan.plan import Plan
+from tapejax.program.program import Program, run_eqns, trace
 
 _tree = jax.tree_util
 BLOCKS = 32  # into how many pieces a single function is cut at most

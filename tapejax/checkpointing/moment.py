@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tapejax import generator
+from tapejax.tensor import generator
 
 _SETTINGS = {
     "jax_enable_x64": jax.enable_x64,

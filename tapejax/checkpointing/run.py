@@ -12,10 +12,10 @@ from typing import Any
 
 from tapejax.checkpointing.digest import digest_of
 from tapejax.checkpointing.saved import STEADY
-from tapejax.plan import OpAction, Plan
-from tapejax.stepwise import Place
-from tapejax.tape import Scope, Tape, TapeAction, TensorId, current_scope, next_number, restore, set_scope
-from tapejax.where import line_of
+from tapejax.ground.where import line_of
+from tapejax.plan.plan import OpAction, Plan
+from tapejax.plan.stepwise import Place
+from tapejax.tape.tape import Scope, Tape, TapeAction, TensorId, current_scope, next_number, restore, set_scope
 
 
 class Trail:

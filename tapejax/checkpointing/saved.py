@@ -13,10 +13,10 @@ import jax
 import numpy as np
 
 from tapejax.errors import ArgumentError, SavedTensorError
-from tapejax.packed import Packed
-from tapejax.tape import Entered, Entry, Scope, enter
-from tapejax.tensor import Tensor, Tracer
-from tapejax.where import user_line
+from tapejax.ground.where import user_line
+from tapejax.tape.packed import Packed
+from tapejax.tape.tape import Entered, Entry, Scope, enter
+from tapejax.tensor.tensor import Tensor, Tracer
 
 
 class Manner:

@@ -18,8 +18,8 @@ from typing import Any
 
 from tapejax.checkpointing.core import checkpoint
 from tapejax.errors import ArgumentError
-from tapejax.tape import current_scope
-from tapejax.where import user_line
+from tapejax.ground.where import user_line
+from tapejax.tape.tape import current_scope
 
 DEEPEST = 64  # checkpoints within checkpoints: each level is a few frames of Python
 

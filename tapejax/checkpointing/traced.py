@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax import generator
 from tapejax.errors import ArgumentError
-from tapejax.lift import as_tensor, is_data, is_tensor
-from tapejax.recording import called, plain
-from tapejax.surface import functions
-from tapejax.tensor import Tracer
-from tapejax.where import user_line
+from tapejax.ground.where import user_line
+from tapejax.ops.lift import as_tensor, is_data, is_tensor
+from tapejax.ops.surface import functions
+from tapejax.tensor import generator
+from tapejax.tensor.tensor import Tracer
+from tapejax.transforms.recording import called, plain
 
 _tree = jax.tree_util
 

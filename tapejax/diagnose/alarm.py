@@ -14,11 +14,11 @@ from tapejax.diagnose.elements import NAN, first, is_inexact, kind_of, mask, to_
 from tapejax.diagnose.nonfinite import find_nonfinite
 from tapejax.diagnose.report import Bad, Born, NonfiniteReport
 from tapejax.errors import ArgumentError, NonfiniteError, TapejaxError
-from tapejax.lift import is_tensor
-from tapejax.modes import alarm
-from tapejax.recording import plain
-from tapejax.tape import Tape
-from tapejax.where import user_line
+from tapejax.ground.where import user_line
+from tapejax.ops.lift import is_tensor
+from tapejax.tape.modes import alarm
+from tapejax.tape.tape import Tape
+from tapejax.transforms.recording import plain
 
 _tree = jax.tree_util
 

@@ -8,7 +8,7 @@ from typing import Any
 from tapejax.diagnose.elements import Index
 from tapejax.diagnose.places import Place
 from tapejax.diagnose.runs import Run
-from tapejax.program import Eqn
+from tapejax.program.program import Eqn
 
 FORWARD, BACKWARD = "forward", "backward"
 

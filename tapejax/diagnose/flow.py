@@ -18,10 +18,10 @@ from tapejax.diagnose.nonfinite import Subject
 from tapejax.diagnose.places import place_of
 from tapejax.diagnose.runs import Run
 from tapejax.errors import ArgumentError
-from tapejax.lift import is_tensor
-from tapejax.recording import plain
+from tapejax.ground.where import user_line
+from tapejax.ops.lift import is_tensor
+from tapejax.transforms.recording import plain
 from tapejax.verify.report import aligned, plain_json
-from tapejax.where import user_line
 
 BARS = "▁▂▃▄▅▆▇█"
 VANISHED, EXPLODED = 1e-8, 1e8  # of a gradient on its way back, compared with where it started

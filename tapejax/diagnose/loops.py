@@ -17,11 +17,11 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex_core
 
-from tapejax import compat
+from tapejax.calculus.reverse import Options, Tools
 from tapejax.diagnose.elements import NAN, Index, is_inexact, kind_of, mask, to_numpy
 from tapejax.diagnose.runs import Probe, compiled, pull, run_eqns
-from tapejax.program import Eqn, Program
-from tapejax.reverse import Options, Tools
+from tapejax.ground import compat
+from tapejax.program.program import Eqn, Program
 from tapejax.rules.loops import active_in_body, wanted_in_body
 from tapejax.rules.scanning import Scan
 

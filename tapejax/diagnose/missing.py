@@ -9,14 +9,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax import cuts
 from tapejax.diagnose.alarm import file_and_line
 from tapejax.diagnose.elements import to_numpy
 from tapejax.errors import ArgumentError, CutGradientError, TapejaxError
-from tapejax.recording import plain
-from tapejax.tape import Tape, current_tape
-from tapejax.tensor import Tensor
-from tapejax.where import line_of, user_line
+from tapejax.ground.where import line_of, user_line
+from tapejax.tape import cuts
+from tapejax.tape.tape import Tape, current_tape
+from tapejax.tensor.tensor import Tensor
+from tapejax.transforms.recording import plain
 
 # Ops whose slope fades out. That of all others is exactly zero where it is zero: a dead relu, a mask, a rounding.
 SATURATING = frozenset(

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax import compat
 from tapejax.diagnose import words
 from tapejax.diagnose.births import FORWARD, Arrived, Birth, Hop, Inside
 from tapejax.diagnose.elements import INF, NAN, first, kind_of, mask
@@ -21,13 +20,14 @@ from tapejax.diagnose.report import Bad, Born, Hidden, NonfiniteReport, Stop
 from tapejax.diagnose.runs import Probe, Run
 from tapejax.diagnose.walk import Walker
 from tapejax.errors import ArgumentError, RuleError, UnknownLengthError
-from tapejax.lift import is_data, is_tensor
-from tapejax.program import Program
-from tapejax.recording import plain
-from tapejax.tape import Tape
-from tapejax.tensor import make
-from tapejax.tracing import trace
-from tapejax.where import user_line
+from tapejax.ground import compat
+from tapejax.ground.where import user_line
+from tapejax.ops.lift import is_data, is_tensor
+from tapejax.program.program import Program
+from tapejax.program.tracing import trace
+from tapejax.tape.tape import Tape
+from tapejax.tensor.tensor import make
+from tapejax.transforms.recording import plain
 
 _tree = jax.tree_util
 

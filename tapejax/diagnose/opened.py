@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
-from tapejax import compat
+from tapejax.calculus.reverse import Tools
 from tapejax.diagnose import elements
 from tapejax.diagnose.births import BACKWARD, Arrived, Birth, Inside
 from tapejax.diagnose.elements import INF, Index, found_in, is_inexact
@@ -23,10 +23,10 @@ from tapejax.diagnose.loops import BackSteps, Steps
 from tapejax.diagnose.places import WithStack, place_of
 from tapejax.diagnose.runs import Probe, Run, saved_slots
 from tapejax.errors import TapejaxError
-from tapejax.program import CALLS, CUSTOM, Eqn, flatten
-from tapejax.reverse import Tools
+from tapejax.ground import compat
+from tapejax.program.program import CALLS, CUSTOM, Eqn, flatten
+from tapejax.program.tracing import trace
 from tapejax.rules.custom import pushforward
-from tapejax.tracing import trace
 
 # --- what is opened, going forward ------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tapejax import compat
-from tapejax.callers import LIBRARY, USER, owners
-from tapejax.program import Growing
-from tapejax.where import shown
+from tapejax.ground import compat
+from tapejax.ground.callers import LIBRARY, USER, owners
+from tapejax.ground.where import shown
+from tapejax.program.program import Growing
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 from jax import lax
 
-from tapejax import compat
+from tapejax.calculus.reverse import Options, Reversed, fit, is_inexact, reverse
 from tapejax.diagnose.elements import to_numpy
-from tapejax.program import Eqn, Program
-from tapejax.reverse import Options, Reversed, fit, is_inexact, reverse
+from tapejax.ground import compat
+from tapejax.program.program import Eqn, Program
 
 
 def compiled(function: Any, *, runs_once: bool = True, **options: Any) -> Any:

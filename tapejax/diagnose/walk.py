@@ -17,7 +17,7 @@ from tapejax.diagnose.births import BACKWARD, FORWARD, Arrived, Birth, Hop, Insi
 from tapejax.diagnose.elements import INF, NAN, Index, found_in, is_inexact, kind_of
 from tapejax.diagnose.places import NOWHERE, place_of
 from tapejax.diagnose.runs import Run, compiled, saved_slots, step_back
-from tapejax.program import Eqn
+from tapejax.program.program import Eqn
 from tapejax.rules import lookup
 
 

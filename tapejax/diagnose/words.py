@@ -11,7 +11,7 @@ from tapejax.diagnose import elements
 from tapejax.diagnose.births import FORWARD, Birth
 from tapejax.diagnose.elements import INF, NAN
 from tapejax.diagnose.places import assigned_name, call_arguments, division, place_of
-from tapejax.program import Eqn
+from tapejax.program.program import Eqn
 
 SIGNS = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "rem": "%"}
 

@@ -10,6 +10,6 @@ body closes over get their gradients too.
 (7.0, 5.0)
 """
 
-from tapejax.surface import mirror as _mirror
+from tapejax.ops.surface import mirror as _mirror
 
 __getattr__, __dir__, __all__ = _mirror(__name__, globals())

@@ -8,11 +8,11 @@
 (1, Array([[-0.119,  0.119]], dtype=float32))
 """
 
-from tapejax.generator import next_key as _next_key
 from tapejax.nn import layers as _layers
 from tapejax.nn.labels import LabelledOp as _LabelledOp
-from tapejax.surface import mirror as _mirror
-from tapejax.surface.op import Op as _Op
+from tapejax.ops.surface import mirror as _mirror
+from tapejax.ops.surface.op import Op as _Op
+from tapejax.tensor.generator import next_key as _next_key
 
 # Each function of `layers` with its options.
 _OPTIONS = {

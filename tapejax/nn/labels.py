@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from tapejax.errors import ArgumentError
-from tapejax.surface.op import Op
-from tapejax.tensor import Tensor, Tracer
-from tapejax.where import user_line
+from tapejax.ground.where import user_line
+from tapejax.ops.surface.op import Op
+from tapejax.tensor.tensor import Tensor, Tracer
 
 
 class LabelledOp(Op):

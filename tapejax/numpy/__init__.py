@@ -11,6 +11,6 @@ Array([4., 4.], dtype=float32)
 Array([0, 1, 2], dtype=int32)
 """
 
-from tapejax.surface import mirror as _mirror
+from tapejax.ops.surface import mirror as _mirror
 
 __getattr__, __dir__, __all__ = _mirror(__name__, globals())

@@ -1,5 +1,5 @@
 """jax.numpy.linalg over Tensors."""
 
-from tapejax.surface import mirror as _mirror
+from tapejax.ops.surface import mirror as _mirror
 
 __getattr__, __dir__, __all__ = _mirror(__name__, globals())

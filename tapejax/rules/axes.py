@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import lax
 
-from tapejax import compat
+from tapejax.ground import compat
 
 
 def zeros_for(x, ct):

@@ -13,7 +13,7 @@ from jax import lax
 from jax.extend.core import primitives as p
 from jax.sharding import PartitionSpec
 
-from tapejax import compat
+from tapejax.ground import compat
 from tapejax.rules.reduction import along
 from tapejax.rules.registry import Step, refused, rule, structural
 

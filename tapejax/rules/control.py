@@ -8,8 +8,8 @@ import jax
 from jax import lax
 from jax.extend.core import primitives as p
 
-from tapejax import compat
-from tapejax.program import run_eqns
+from tapejax.ground import compat
+from tapejax.program.program import run_eqns
 from tapejax.rules.registry import Step, constant, refused, structural, zeros_like
 
 

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import primitives as p
 
-from tapejax import compat
 from tapejax.errors import RefusedPrimitive
-from tapejax.program import CUSTOM, flatten
+from tapejax.ground import compat
+from tapejax.program.program import CUSTOM, flatten
 from tapejax.rules.control import inlined
 from tapejax.rules.foreign import vjp_step
 from tapejax.rules.registry import Step, StructuralRule, lookup, structural, zeros_like

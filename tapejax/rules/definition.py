@@ -4,10 +4,10 @@ import jax
 from jax import lax
 from jax.extend import core as jex_core
 
-from tapejax import compat
 from tapejax.errors import RefusedPrimitive
+from tapejax.ground import compat
+from tapejax.program.tracing import trace
 from tapejax.rules.registry import Step
-from tapejax.tracing import trace
 
 
 def by_definition(function, in_avals, active_in, tools) -> Step:

@@ -4,7 +4,7 @@ import math
 
 import jax.numpy as jnp
 
-from tapejax import compat
+from tapejax.ground import compat
 from tapejax.rules.registry import elementwise, formula
 from tapejax.rules.terms import later, lax
 

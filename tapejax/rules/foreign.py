@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from tapejax import compat
 from tapejax.errors import MissingRule
-from tapejax.program import live, trace
+from tapejax.ground import compat
+from tapejax.program.program import live, trace
 from tapejax.rules.registry import Step, zeros_like
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from jax.extend.core import primitives as p
 
-from tapejax import compat
 from tapejax.errors import UnknownLengthError
+from tapejax.ground import compat
 from tapejax.rules.registry import Step, structural
 from tapejax.rules.scanning import BackScan, Scan
 

@@ -2,7 +2,7 @@
 
 import jax
 
-from tapejax import compat
+from tapejax.ground import compat
 from tapejax.rules.registry import constant, refused, rule
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core.primitives import approx_top_k_p, top_k_p
 
-from tapejax import compat
+from tapejax.ground import compat
 from tapejax.rules.axes import linear_recurrence, place_along, shifted
 from tapejax.rules.definition import by_definition, copies, on_arrays, refuse_initial_values
 from tapejax.rules.registry import Step, rule, structural

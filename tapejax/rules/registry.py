@@ -29,8 +29,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
 
-from tapejax import compat
 from tapejax.errors import RefusedPrimitive, RuleSignatureError
+from tapejax.ground import compat
 from tapejax.rules.terms import later, term, value_of
 
 

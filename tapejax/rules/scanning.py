@@ -15,10 +15,10 @@ from typing import Any
 from jax import lax
 from jax.extend.core.primitives import add_jaxvals_p
 
-from tapejax import compat
-from tapejax.program import Eqn, Program, run_eqns
+from tapejax.ground import compat
+from tapejax.program.program import Eqn, Program, run_eqns
+from tapejax.program.tracing import trace
 from tapejax.rules.registry import zeros_like
-from tapejax.tracing import trace
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core.primitives import copy_p, device_put_p, name_p, sharding_constraint_p
 
-from tapejax import compat
+from tapejax.ground import compat
 from tapejax.rules.registry import constant, rule
 
 

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core.primitives import linear_solve_p
 
-from tapejax import program as programs
 from tapejax.errors import RefusedPrimitive
+from tapejax.program import program as programs
 from tapejax.rules.matrices import T, hat, mm
 from tapejax.rules.registry import Step, rule, structural, zeros_like
 

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax import engine
+from tapejax.engine import backward as engine
 from tapejax.errors import ArgumentError
-from tapejax.gradients import Gradients
-from tapejax.plan import OpAction
-from tapejax.tape import Tape
+from tapejax.ground.where import user_line
+from tapejax.plan.plan import OpAction
+from tapejax.tape.tape import Tape
+from tapejax.tensor.gradients import Gradients
 from tapejax.verify.function import JUDGES, check_judges
 from tapejax.verify.report import (
     JAX,
@@ -37,7 +38,6 @@ from tapejax.verify.subject import Subject, cotangents, inexact
 from tapejax.verify.subjects import PlanSubject, pulled, subject_of
 from tapejax.verify.watch import Seen, Watched, stand_in, tape_of, watch
 from tapejax.verify.weigh import Check
-from tapejax.where import user_line
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax import program as programs
-from tapejax.reverse import Options, reverse
+from tapejax.calculus.reverse import Options, reverse
+from tapejax.program import program as programs
 from tapejax.verify.samples.base import Sample
 
 # Relative to the largest element of the expected array (a sum of n terms carries about sqrt(n) eps).

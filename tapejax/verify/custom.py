@@ -10,7 +10,8 @@ from typing import Any
 import jax
 
 from tapejax.errors import ArgumentError
-from tapejax.program import CUSTOM
+from tapejax.ground.where import is_internal, user_line
+from tapejax.program.program import CUSTOM
 from tapejax.verify.report import (
     CUSTOM_RULE,
     JAX,
@@ -32,7 +33,6 @@ from tapejax.verify.subjects import CustomRuleSubject, custom_place, primal_code
 from tapejax.verify.watch import Seen, custom_name, watch
 from tapejax.verify.weigh import Check
 from tapejax.verify.wide import all_equations
-from tapejax.where import is_internal, user_line
 
 MAX_CALLS = 64  # of one rule, in a loop say; the first ones and the last
 

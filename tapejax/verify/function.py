@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tapejax.errors import ArgumentError
+from tapejax.ground.where import user_line
 from tapejax.verify.report import Report
 from tapejax.verify.stops import add_stops
 from tapejax.verify.subject import Subject
 from tapejax.verify.weigh import Check
-from tapejax.where import user_line
 
 JUDGES = ("jax", "primal", "finite")
 

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from tapejax import compat
-from tapejax.program import Eqn
+from tapejax.ground import compat
+from tapejax.program.program import Eqn
 from tapejax.verify.report import CUSTOM_RULE, Finding, Report, Stop
 from tapejax.verify.subject import Subject, cotangents, vjp_at
 from tapejax.verify.tolerance import for_dtype, wide_numpy, wide_value

@@ -12,17 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax import transforms
 from tapejax.errors import ArgumentError
-from tapejax.lift import is_data, is_tensor
-from tapejax.program import CUSTOM, flatten
-from tapejax.recording import plain
-from tapejax.tape import Tape
-from tapejax.tensor import make
+from tapejax.ground.where import user_line
+from tapejax.ops.lift import is_data, is_tensor
+from tapejax.program.program import CUSTOM, flatten
+from tapejax.tape.tape import Tape
+from tapejax.tensor.tensor import make
+from tapejax.transforms import reverse_mode as transforms
+from tapejax.transforms.recording import plain
 from tapejax.verify.line import Line, nudged
 from tapejax.verify.tolerance import inexact, wide_numpy, wide_value
 from tapejax.verify.wide import all_equations, narrowest_float, run_wide
-from tapejax.where import user_line
 
 _tree = jax.tree_util
 OWN_RULES = {*CUSTOM, "custom_linear_solve"}

@@ -12,16 +12,16 @@ import numpy as np
 from jax.extend import core as jex_core
 
 import tapejax
-from tapejax import compat
-from tapejax.gradients import Gradients
-from tapejax.plan import OpAction, Plan
-from tapejax.program import CUSTOM, Eqn, flatten
-from tapejax.reverse import Options
-from tapejax.tape import TapeAction
+from tapejax.calculus.reverse import Options
+from tapejax.ground import compat
+from tapejax.ground.where import shown
+from tapejax.plan.plan import OpAction, Plan
+from tapejax.program.program import CUSTOM, Eqn, flatten
+from tapejax.tape.tape import TapeAction
+from tapejax.tensor.gradients import Gradients
 from tapejax.verify.check import our_vjp
 from tapejax.verify.subject import Subject, _filled, inexact, vjp_at
 from tapejax.verify.watch import Seen, custom_name
-from tapejax.where import shown
 
 _leaves = jax.tree_util.tree_leaves
 OURS = os.path.dirname(os.path.abspath(tapejax.__file__)) + os.sep

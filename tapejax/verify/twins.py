@@ -13,18 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax import engine
+from tapejax.engine import backward as engine
 from tapejax.errors import ArgumentError
-from tapejax.gradients import Gradients
-from tapejax.plan import OpAction
-from tapejax.tensor import Tensor
+from tapejax.ground.where import user_line
+from tapejax.plan.plan import OpAction
+from tapejax.tensor.gradients import Gradients
+from tapejax.tensor.tensor import Tensor
 from tapejax.verify.report import RIGHT, WRONG, Findings, aligned, device, number, plain_json
 from tapejax.verify.subject import Subject, cotangents, inexact, vjp_at, wide_value
 from tapejax.verify.subjects import PlanSubject, pulled
 from tapejax.verify.tolerance import difference, for_dtype, wide_numpy
 from tapejax.verify.watch import Seen, Watched, watch
 from tapejax.verify.wide import run_wide
-from tapejax.where import user_line
 
 # --- two programs ----------------------------------------------------------------------------------------
 

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax import compat, recording
-from tapejax.lift import lift
-from tapejax.packed import force
-from tapejax.plan import OpAction
-from tapejax.program import CUSTOM, Eqn
-from tapejax.tape import Tape, TapeAction
-from tapejax.tensor import Tensor, make
+from tapejax.ground import compat
+from tapejax.ops.lift import lift
+from tapejax.plan.plan import OpAction
+from tapejax.program.program import CUSTOM, Eqn
+from tapejax.tape.packed import force
+from tapejax.tape.tape import Tape, TapeAction
+from tapejax.tensor.tensor import Tensor, make
+from tapejax.transforms import recording
 from tapejax.verify.subject import Subject
 
 

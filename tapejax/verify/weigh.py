@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax.errors import ArgumentError, TapejaxError
-from tapejax.program import run_eqns
+from tapejax.ground.where import user_line
+from tapejax.program.program import run_eqns
 from tapejax.verify.differences import NUMERICAL, Differences, stops_inside
 from tapejax.verify.elements import PRIMAL, Ruling, first_line, scaled
 from tapejax.verify.line import Line, same_value
@@ -34,7 +35,6 @@ from tapejax.verify.report import (
 from tapejax.verify.subject import cotangents, random_like
 from tapejax.verify.tolerance import difference, for_dtype, wide_numpy
 from tapejax.verify.wide import stopping
-from tapejax.where import user_line
 
 VALUE = "the value"
 ALONE = "differences alone say so, and nothing else does"

@@ -18,9 +18,9 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex_core
 
-from tapejax import compat
-from tapejax.program import CUSTOM, Eqn, Program, flatten
-from tapejax.where import is_internal
+from tapejax.ground import compat
+from tapejax.ground.where import is_internal
+from tapejax.program.program import CUSTOM, Eqn, Program, flatten
 
 DTYPE_PARAMETERS = ("new_dtype", "dtype", "preferred_element_type")
 _narrow: ContextVar[set[str] | None] = ContextVar("narrow", default=None)

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tapejax.cursor import Cursor
+from tapejax.engine.cursor import Cursor
 from tapejax.errors import TapejaxError
-from tapejax.names import names_around, notebook
-from tapejax.tape import Tape
+from tapejax.tape.tape import Tape
+from tapejax.tensor.names import names_around, notebook
 from tapejax.view.film import LIMIT, film, last_result, size_of_results
 from tapejax.view.graph import graph_of, to_dot
 from tapejax.view.html import fragment, page

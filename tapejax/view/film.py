@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tapejax.cursor import Cursor
+from tapejax.engine.cursor import Cursor
 from tapejax.errors import BackwardError, ConcreteValueError
-from tapejax.packed import force
-from tapejax.plan import OpAction, x64_for
-from tapejax.tape import TapeAction, TensorId
-from tapejax.tensor import Tracer
+from tapejax.plan.plan import OpAction, x64_for
+from tapejax.tape.packed import force
+from tapejax.tape.tape import TapeAction, TensorId
+from tapejax.tensor.tensor import Tracer
 from tapejax.view import svg, table
 from tapejax.view.formulas import formula_of
 from tapejax.view.graph import Graph, graph_of

@@ -13,9 +13,9 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
-from tapejax.plan import OpAction
+from tapejax.plan.plan import OpAction
 from tapejax.rules import lookup
-from tapejax.tape import TapeAction
+from tapejax.tape.tape import TapeAction
 from tapejax.view import mathematics
 
 X, Y, Z = r"\bar{x}", r"\bar{y}", r"\bar{z}"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tapejax.plan import OpAction
-from tapejax.tape import TapeAction, TensorId
+from tapejax.plan.plan import OpAction
+from tapejax.tape.tape import TapeAction, TensorId
 
 REGIONS_ABOVE = 40  # actions; a tape with more is shown by regions
 SMALL = 3  # actions: parts below that are joined with their neighbours

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tapejax.tensor import Tensor
+from tapejax.tensor.tensor import Tensor
 
 NUMBERS = 36  # elements that are shown as numbers
 CELLS = 24  # rows and columns of a heat map, at most

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tapejax.cursor import Cursor
+from tapejax.engine.cursor import Cursor
 from tapejax.view.html import asset
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 import tapejax as tj
 import tapejax.numpy as tnp
-from tapejax.compat import is_tracing
+from tapejax.ground.compat import is_tracing
 from tests.attacks.interrupts import FOLDER, Hung, attempt, reset, spread, visits
 from tests.attacks.scenarios import SCENARIOS, alike
 

@@ -132,7 +132,7 @@ def test_bad_arguments():
 
 def peak(run, x, w, look_at):
     """The most bytes that were alive in a step, above what was there before."""
-    from tapejax import engine
+    from tapejax.engine import backward as engine
 
     gc.collect()
     live = lambda: sum(array.nbytes for array in jax.live_arrays())
@@ -200,7 +200,7 @@ def test_a_chain_of_1024_layers():
 
 @pytest.mark.slow
 def test_a_recurrence_of_100_000_steps_in_bounded_memory():
-    from tapejax import engine
+    from tapejax.engine import backward as engine
     from tests.test_examples import load
 
     example, steps = load("06_checkpoint"), 100_000

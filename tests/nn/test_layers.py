@@ -7,7 +7,7 @@ import pytest
 
 import tapejax as tj
 import tapejax.nn as tnn
-from tapejax.block import Block
+from tapejax.fusion.block import Block
 from tapejax.nn import layers
 from tapejax.nn.labels import known
 

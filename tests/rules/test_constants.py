@@ -48,8 +48,8 @@ def test_the_bounds_of_hidden_random_numbers_are_refused():
 
 
 def test_stop_gradient_says_that_its_result_does_not_depend():
-    from tapejax.program import trace
-    from tapejax.reverse import reverse
+    from tapejax.calculus.reverse import reverse
+    from tapejax.program.program import trace
 
     both = lambda x: [lax.stop_gradient(x), lax.floor(x), x]
     program, _ = trace(both, [jax.ShapeDtypeStruct((2,), jnp.float32)])

@@ -5,9 +5,9 @@ import pytest
 from jax import lax
 from jax.experimental import io_callback
 
+from tapejax.calculus.reverse import reverse
 from tapejax.errors import RefusedPrimitive
-from tapejax.program import trace
-from tapejax.reverse import reverse
+from tapejax.program.program import trace
 from tapejax.rules import control
 from tapejax.rules.registry import TABLE
 from tapejax.verify.check import check_sample, our_vjp

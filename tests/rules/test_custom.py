@@ -6,9 +6,9 @@ from jax import lax
 from jax.custom_derivatives import linear_call
 
 import tapejax
+from tapejax.calculus.reverse import Options, reverse
 from tapejax.errors import RefusedPrimitive
-from tapejax.program import trace
-from tapejax.reverse import Options, reverse
+from tapejax.program.program import trace
 from tapejax.rules import custom
 from tapejax.rules.registry import TABLE
 from tapejax.verify.check import check_sample, our_vjp

@@ -8,7 +8,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 import tapejax as tj
-from tapejax import compat
+from tapejax.ground import compat
 from tapejax.rules import TABLE, lookup
 
 

@@ -7,9 +7,9 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec
 
+from tapejax.calculus.reverse import Options, reverse
 from tapejax.errors import UnknownLengthError
-from tapejax.program import trace
-from tapejax.reverse import Options, reverse
+from tapejax.program.program import trace
 from tapejax.rules import loops, scanning
 from tapejax.verify.check import check_sample, our_vjp
 from tapejax.verify.samples.base import normal, sample

@@ -20,7 +20,8 @@ def test_initial_value_is_refused():
 
 def test_sort_keeps_the_order_and_nothing_else():
     # The cotangents need where each element went: no sorting again, and none of the operands.
-    from tapejax import program, reverse
+    from tapejax.calculus import reverse
+    from tapejax.program import program
 
     sorting, _ = program.trace(lambda x, y: lax.sort((x, y), num_keys=1), [jnp.ones(3), jnp.ones(3)])
     kept = reverse.reverse(sorting, [True, True])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tapejax import discharge
 from tapejax.errors import RefusedPrimitive
-from tapejax.program import trace
+from tapejax.program import discharge
+from tapejax.program.program import trace
 from tapejax.verify.check import check_sample, our_vjp
 from tapejax.verify.samples.refs import SAMPLES, straight
 from tests.rules.harness import assert_finite, assert_sample, cases, finite_cases

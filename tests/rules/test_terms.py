@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax import lax as jax_lax
 
-from tapejax.program import trace
-from tapejax.reverse import reverse
+from tapejax.calculus.reverse import reverse
+from tapejax.program.program import trace
 from tapejax.rules.registry import TABLE, Rule
 from tapejax.rules.terms import OPERATORS, later, lax, term
 

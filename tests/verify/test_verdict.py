@@ -12,7 +12,7 @@ from jax import lax
 
 import tapejax as tj
 from tapejax import errors
-from tapejax.program import trace
+from tapejax.program.program import trace
 from tapejax.rules.registry import name_of
 from tapejax.verify.check import flat, make_arguments
 from tapejax.verify.samples import FAMILIES, MANY_DEVICES

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import tapejax as tj
-from tapejax import names, view
+from tapejax import view
 from tapejax.errors import ConcreteValueError
+from tapejax.tensor import names
 from tapejax.view.film import film
 from tapejax.view.graph import MANY, graph_of, short
 from tapejax.view.html import fragment

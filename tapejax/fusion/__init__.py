@@ -1,0 +1,1 @@
+"""Calls that are deferred and run together, as one action."""

@@ -1,0 +1,1 @@
+"""What everything stands on: lines, callers, and what differs between jax releases."""

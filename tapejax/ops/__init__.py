@@ -1,0 +1,1 @@
+"""Functions become ops."""

@@ -1,0 +1,78 @@
+"""straight: what a function of jax.numpy comes to for plain floats, said in lax.
+
+The same program, traced in a fraction of the time: the function itself is jitted, and first decides about
+dtypes and shapes that are known here to be as they should.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tapejax.ground import compat
+
+ONE = {
+    jnp.negative: lax.neg, jnp.exp: lax.exp, jnp.log: lax.log, jnp.sin: lax.sin, jnp.cos: lax.cos,
+    jnp.tanh: lax.tanh, jax.nn.sigmoid: lax.logistic,
+}  # fmt: skip
+TWO = {jnp.add: lax.add, jnp.subtract: lax.sub, jnp.multiply: lax.mul, jnp.true_divide: lax.div}
+WIDE = (np.float32, np.float64)  # what is narrower is summed in a wider type
+
+
+def straight(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, by way of lax where its operands are so plain that nothing is to be decided."""
+
+    @functools.wraps(function, updated=())
+    def elementwise(*operands, **options):
+        kinds = [kind_of(x) for x in operands]
+        if options or len(kinds) != n_operands or not is_inexact(kinds[0]) or kinds[0] != kinds[-1]:
+            return function(*operands, **options)
+        return chosen(*operands)
+
+    @functools.wraps(function)
+    def matmul(x, y, **options):
+        if not options and np.ndim(x) == np.ndim(y) == 2 and x.dtype == y.dtype and x.shape[1] == y.shape[0]:
+            return lax.dot_general(x, y, (((1,), (0,)), ((), ())), preferred_element_type=x.dtype)
+        return function(x, y, **options)
+
+    @functools.wraps(function)
+    def reduction(a, axis=None, *args, **options):
+        axes = None if args or options else axes_of(kind_of(a), axis)
+        if not axes:
+            return function(a, axis, *args, **options)
+        total = lax.reduce_sum(a, axes)
+        return total if function is jnp.sum else lax.div(total, a.dtype.type(math.prod(a.shape[i] for i in axes)))
+
+    if function in (jnp.sum, jnp.mean):
+        return reduction
+    if function is jnp.matmul:
+        return matmul
+    n_operands = 1 if function in ONE else 2
+    chosen = (ONE | TWO).get(function)
+    return function if chosen is None else elementwise
+
+
+def kind_of(x: Any) -> Any:
+    return getattr(x, "aval", None)
+
+
+def is_inexact(kind: Any) -> bool:
+    return kind is not None and jnp.issubdtype(kind.dtype, jnp.inexact)
+
+
+def axes_of(kind: Any, axis: Any) -> tuple[int, ...] | None:
+    """The axes that a sum goes over; None if it is more than a sum."""
+    if kind is None or kind.dtype not in WIDE or kind.weak_type or not compat.is_plain(kind):
+        return None
+    axes = range(kind.ndim) if axis is None else axis if type(axis) is tuple else (axis,)
+    if not all([type(i) is int and -kind.ndim <= i < kind.ndim for i in axes]):
+        return None
+    found = tuple(sorted({i % kind.ndim for i in axes}))
+    return found if len(found) == len(axes) else None

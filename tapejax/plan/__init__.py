@@ -1,0 +1,1 @@
+"""What is decided once per op and kind of arguments, and what is compiled."""

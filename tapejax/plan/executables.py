@@ -1,0 +1,131 @@
+"""Compiled programs, and a bound on what they hold.
+
+XLA keeps about 1.6 MB for a program on a CPU, however small it is (measured: 100 jitted functions of an 8x8
+array). So the programs that were not used for longest are let go when there are too many. One that is asked for
+again is compiled again, and the bound grows by it: what is used in turns fits sooner or later, and nothing is
+compiled over and over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+from weakref import ref
+
+import jax
+
+from tapejax.ground import compat
+from tapejax.ground.where import user_line
+
+next_use: Callable[[], int] = itertools.count(1).__next__
+PROGRAM_BYTES = 1_600_000
+START_BYTES = 128 << 20
+STALL = 1.0  # seconds that need a word
+log = logging.getLogger("tapejax")
+
+
+class Executable:
+    """A function of arrays, jitted when it is called first. What was compiled may be let go at any time.
+
+    describe: gives the names of the calls in it, and why they were compiled together; None for a single op.
+    """
+
+    __slots__ = ("__weakref__", "_dropped", "_function", "_jitted", "describe", "last_use", "name", "seconds")
+
+    def __init__(self, function: Callable[..., Any], name: str, describe: Callable[[], Any] | None = None) -> None:
+        self._function, self.name, self.describe = function, name, describe
+        self._jitted: Any = None
+        self._dropped = False
+        self.last_use = 0
+        self.seconds = 0.0  # what its first calls took: to trace, to compile, to start
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._jitted is not None
+
+    def __call__(self, *args: Any) -> Any:
+        jitted = self._jitted
+        if jitted is None:
+            return self._first(args)
+        self.last_use = next_use()
+        return jitted(*args)
+
+    def _first(self, args: Sequence[Any]) -> Any:
+        jitted, begin = self._new(), perf_counter()
+        self._jitted = jitted  # also if it raises: it may be compiled by then
+        shelf.add(self, again=self._dropped)
+        results = jitted(*args)
+        self.seconds += perf_counter() - begin
+        shelf.tell_of(self)
+        return results
+
+    def _new(self) -> Any:
+        # A function of its own each time: jax keeps what it compiled for as long as the function lives.
+        function = self._function
+        named = lambda *args: function(*args)
+        named.__name__ = named.__qualname__ = self.name  # what profilers and XLA dumps show
+        return jax.jit(named, inline=compat.INLINE)
+
+    def drop(self) -> None:
+        """Let go of what was compiled. A call that is under way still has it."""
+        self._jitted, self._dropped = None, True
+
+
+class Shelf:
+    """The executables that are compiled."""
+
+    def __init__(self) -> None:
+        self.limit = START_BYTES
+        self._all: dict[int, Any] = {}  # by id(): a weak reference
+        self._has_told = False
+
+    def add(self, one: Executable, *, again: bool) -> None:
+        if again:
+            self.limit += PROGRAM_BYTES
+        key = id(one)
+        self._all[key] = ref(one, lambda _: self._all.pop(key, None))
+        one.last_use = next_use()
+        if self.bytes > self.limit:
+            self._let_go(self.bytes - self.limit)
+
+    def _let_go(self, bytes: int) -> None:
+        """Of those not used for longest, as many as hold this much."""
+        oldest = sorted(self.there(), key=lambda one: one.last_use)
+        for one in oldest[: -(-bytes // PROGRAM_BYTES)]:
+            self._all.pop(id(one), None)
+            one.drop()
+
+    def tell_of(self, one: Executable) -> None:
+        """Say once that compiling takes long, and what can be done."""
+        if one.seconds < STALL or self._has_told:
+            return
+        self._has_told = True
+        calls = one.describe()[0] if one.describe else [one.name]
+        shown = ", ".join(calls[:4]) + (", ..." if len(calls) > 4 else "")
+        at = user_line()
+        log.warning(
+            "compiling %d call%s (%s) took %.1f s%s. It is done once for each new shape and structure: pad to a few "
+            "shapes, or use jax's compilation cache. tapejax.programs() lists what was compiled. (Said once.)",
+            len(calls), "s" * (len(calls) != 1), shown, one.seconds, f", at {at}" * bool(at),
+        )  # fmt: skip
+
+    def there(self) -> list[Executable]:
+        return [one for reference in list(self._all.values()) if (one := reference()) is not None]
+
+    @property
+    def bytes(self) -> int:
+        """What the compiled programs hold, by estimate."""
+        return len(self._all) * PROGRAM_BYTES
+
+    def clear(self) -> None:
+        for one in self.there():
+            one.drop()
+            one._dropped = False  # it was asked for: no reason to hold more
+        self._all.clear()
+        self.limit = START_BYTES
+
+
+shelf = Shelf()

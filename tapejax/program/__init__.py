@@ -1,0 +1,1 @@
+"""From a Python function to its program: a flat list of equations."""

@@ -1,0 +1,1 @@
+"""The tape: actions, scopes, and what leaves it."""

@@ -1,0 +1,1 @@
+"""Tensors, their gradients and their random numbers."""

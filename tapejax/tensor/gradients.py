@@ -1,0 +1,229 @@
+"""Gradients: the map that backward fills and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tapejax.calculus.accumulation import added
+from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
+from tapejax.ground.where import user_line
+from tapejax.tape import cuts
+from tapejax.tape.tape import TensorId
+from tapejax.tensor.names import names_around
+from tapejax.tensor.tensor import Tensor, Tracer, array_of
+
+ROWS = 60  # that are printed
+
+
+class Gradients:
+    """Gradients by tensor. `insert` on a tensor that has one adds the two.
+
+    >>> import tapejax as tj
+    >>> grads, key = tj.Gradients(), tj.TensorId()
+    >>> grads.insert(key, [1.0, 2.0])
+    >>> grads.insert(key, [3.0, 4.0])
+    >>> grads.get(key)
+    Array([4., 6.], dtype=float32)
+    """
+
+    __slots__ = ("_sums", "_told")
+
+    def __init__(self) -> None:
+        self._sums: dict[int, Any] = {}
+        self._told: dict[str, Any] = {}  # what backward was asked, for `explain`
+
+    def get(self, key: Tensor | TensorId, default: Any = None) -> Any:
+        """The gradient, or `default`."""
+        return self._sums.get(_number(key), default)
+
+    def remove(self, key: Tensor | TensorId, default: Any = None) -> Any:
+        """Take the gradient out and return it, or `default`."""
+        return self._sums.pop(_number(key), default)
+
+    def insert(self, key: Tensor | TensorId, gradient: Any) -> None:
+        """File a gradient; add it to the one that is there already, which must be alike."""
+        number = _number(key)
+        if not isinstance(gradient, (jax.Array, Tensor)):
+            try:
+                gradient = array_of(gradient)
+            except (TypeError, ValueError, OverflowError) as cause:
+                what = f"a {type(gradient).__name__} is no gradient: {cause}"
+                raise GradientMismatchError(what, fix="give an array of the tensor's shape and dtype") from None
+        if isinstance(key, Tensor):
+            _check_fits(key, gradient)
+        self.add(number, gradient)
+
+    def add(self, number: int, gradient: Any) -> None:
+        """`insert` by number, for actions: no conversion."""
+        before = self._sums.get(number)
+        if before is None:
+            self._sums[number] = gradient
+            return
+        if before.shape != gradient.shape or before.dtype != gradient.dtype:
+            raise GradientMismatchError(
+                f"a gradient of {_kind(gradient)} cannot be added to one of {_kind(before)}",
+                at=user_line(),
+                action=f"insert(TensorId({number}), ...)",
+                fix="the gradients of one tensor have its own shape and dtype; sum over broadcast axes, convert the dtype",
+            )
+        self._sums[number] = added(before, gradient)
+
+    def __getitem__(self, key: Tensor | TensorId) -> Any:
+        found = self._sums.get(key._number if type(key) is Tensor else _number(key))
+        if found is None:
+            frozen = isinstance(key, Tensor) and not key.requires_grad and jnp.issubdtype(key.dtype, jnp.inexact)
+            raise MissingGradientError(
+                f"no gradient for {_describe(key)}: {self.explain(key)}",
+                at=user_line(),
+                fix="make the tensor with requires_grad=True, or " * frozen
+                + "use grads.get(tensor) where a missing gradient is fine",
+            )
+        return found
+
+    def explain(self, key: Tensor | TensorId) -> str:
+        """Why there is, or is not, a gradient for this tensor."""
+        number = _number(key)
+        if number in self._sums:
+            return f"it has one, {_kind(self._sums[number])}"
+        if isinstance(key, Tensor):
+            if not jnp.issubdtype(key.dtype, jnp.inexact):
+                return f"its dtype is {key.dtype}, and integers and booleans have no gradient"
+            if not key.requires_grad:
+                return "its requires_grad is False (made without requires_grad=True, detached, or under no_grad)"
+        wrt = self._told.get("wrt")
+        if wrt is not None and number not in wrt:
+            return "backward was asked for others only (wrt=...)"
+        if "roots" not in self._told:
+            return "nothing was inserted for it"
+        if number in self._told.get("cut", ()):
+            return self._told["cut"][number]
+        left = next((left for left in reversed(cuts.exits) if left.number == number), None)
+        if left is not None:
+            return f"{left.how} took it off the tape at {left.line}, and no other recorded op leads from it to the root"
+        roots = ", ".join(f"TensorId({root})" for root in self._told["roots"])
+        return (
+            f"no recorded op leads from it to {roots}: it was not used, was used on another tape, "
+            "or every path goes through stop_gradient or detach"
+        )
+
+    @property
+    def has_intermediates(self) -> bool:
+        """Whether backward was asked for everything, and not for some tensors only (`wrt`)."""
+        return "roots" in self._told and self._told["wrt"] is None
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, (Tensor, TensorId)) and _number(key) in self._sums
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    def __iter__(self) -> Iterator[TensorId]:
+        return (TensorId(number) for number in self._sums)
+
+    def keys(self) -> list[TensorId]:
+        return list(self)
+
+    def values(self) -> list[Any]:
+        return list(self._sums.values())
+
+    def items(self) -> list[tuple[TensorId, Any]]:
+        return [(TensorId(number), value) for number, value in self._sums.items()]
+
+    def tree(self, tensors: Any, *, zeros: bool = False) -> Any:
+        """Gradients in the structure of a pytree of tensors. What needs no gradient (frozen, integers, arrays) has zeros.
+
+        A tensor that needs one and has none is an error with the reason: often it is not the one that the loss was
+        computed from, but one that jax.tree.map made of it. zeros: it has zeros instead, unless its tensor was taken off the tape
+        on the way, where they would be wrong.
+
+        >>> import tapejax as tj
+        >>> params = {"w": tj.tensor([2.0], requires_grad=True), "unused": tj.tensor([1.0], requires_grad=True)}
+        >>> tj.backward(params["w"] ** 2).tree(params, zeros=True)
+        {'unused': Array([0.], dtype=float32), 'w': Array([4.], dtype=float32)}
+        """
+        is_tensor = lambda leaf: isinstance(leaf, Tensor)
+        cut = self._told.get("cut", ())
+
+        def one(leaf):
+            if not is_tensor(leaf):
+                return jnp.zeros_like(leaf)
+            found = self._sums.get(leaf._number)
+            if found is None and leaf.requires_grad and (not zeros or leaf._number in cut):
+                raise self._missing_in(tensors, leaf)
+            return jnp.zeros_like(leaf.value) if found is None else found
+
+        return jax.tree_util.tree_map(one, tensors, is_leaf=is_tensor)
+
+    def _missing_in(self, tree: Any, tensor: Tensor) -> MissingGradientError:
+        leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda leaf: isinstance(leaf, Tensor))
+        place = next((jax.tree_util.keystr(path) for path, leaf in leaves if leaf is tensor), "")
+        return MissingGradientError(
+            f"no gradient for {tensor.id!r}{f' at {place}' * bool(place)}: {self.explain(tensor)}",
+            at=user_line(),
+            fix="give tree() the very tensors that the loss was computed from; tree(params, zeros=True) has zeros for those "
+            "that it does not depend on",
+        )
+
+    def map(self, function: Callable[[Any], Any]) -> Gradients:
+        """A function of each gradient, by tensor again."""
+        if not callable(function):
+            raise ArgumentError(f"map takes a function, not {type(function).__name__}")
+        made = Gradients()
+        made._sums = {number: function(value) for number, value in self._sums.items()}
+        made._told = self._told
+        return made
+
+    def __repr__(self) -> str:
+        names = names_around()
+        shown = list(self._sums.items())[:ROWS]
+        rows = [(names.get(number, ""), f"TensorId({number})", _kind(value), _short(value)) for number, value in shown]
+        widths = [max(map(len, column)) for column in list(zip(*rows))[:3]]
+        lines = [
+            "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths) if width), row[3]]).rstrip()
+            for row in rows
+        ]
+        more = len(self) - len(shown)
+        title = f"Gradients of {len(self)} tensor{'s' * (len(self) != 1)}"
+        return "\n".join([title, *lines, *([f"  and {more} more"] if more else [])])
+
+
+def _number(key: Any) -> int:
+    if isinstance(key, Tensor):
+        return key._number
+    if isinstance(key, TensorId):
+        return key.number
+    raise ArgumentError(
+        f"gradients are filed by Tensor or TensorId, not by {type(key).__name__}",
+        at=user_line(),
+        fix="pass the Tensor that backward saw, or its .id",
+    )
+
+
+def _short(value: Any) -> str:
+    """The values in one line; nothing for what is being traced."""
+    value = value.value if isinstance(value, Tensor) else value
+    if isinstance(value, Tracer):
+        return ""
+    return " ".join(np.array2string(np.asarray(value), separator=", ", threshold=8, edgeitems=2, precision=5).split())
+
+
+def _kind(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}"
+
+
+def _describe(key: Any) -> str:
+    return repr(key.id) if isinstance(key, Tensor) else repr(key)
+
+
+def _check_fits(tensor: Tensor, gradient: Any) -> None:
+    if tensor.shape != gradient.shape or tensor.dtype != gradient.dtype:
+        raise GradientMismatchError(
+            f"a gradient of {_kind(gradient)} does not fit {tensor.id!r} of {_kind(tensor)}",
+            at=user_line(),
+            fix="a gradient has its tensor's shape and dtype",
+        )

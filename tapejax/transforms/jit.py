@@ -1,0 +1,295 @@
+"""jit and vmap of functions over Tensors.
+
+`jit` compiles a whole step (forward, backward, update) to one XLA program. It means what the function
+means eagerly: a result is recorded, as one action, where the function itself would have returned a
+recorded Tensor; a step that does its own backward and returns new parameters leaves nothing on the tape.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from tapejax.errors import ArgumentError, ClosureError
+from tapejax.ground.callers import takes_apart
+from tapejax.ground.where import user_line
+from tapejax.ops.lift import Lifted, is_data, is_tensor, lift, static_arguments
+from tapejax.ops.surface import functions
+from tapejax.plan.plan import OpAction
+from tapejax.tape.tape import Scope, Tape, current_scope, next_number, restore, set_scope
+from tapejax.tensor.gradients import Gradients
+from tapejax.tensor.tensor import Tensor, array_of, make
+from tapejax.transforms.recording import called, plain
+from tapejax.transforms.reverse_mode import check_callable, flatten
+
+_tree = jax.tree_util
+MAX_SIGNATURES = 256
+_WANTS_STATIC = (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError)
+
+
+FRESH, RECORDED = -1, -2  # what a leaf of a result is, if not the input leaf of that number
+
+
+class _Marks:
+    """For each leaf of a result, where it comes from: travels through jax.jit as structure."""
+
+    __slots__ = ("marks",)
+
+    def __init__(self, marks: tuple[int, ...]):
+        self.marks = marks
+
+
+_tree.register_pytree_node(_Marks, lambda node: ((), node.marks), lambda marks, _: _Marks(marks))
+
+
+class Jitted:
+    """See `jit`."""
+
+    def __init__(self, function: Callable[..., Any], static_argnums: set[int], static_argnames: set[str], options: Any):
+        self.function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
+        self.op: Lifted = lift(function, static_argnums=tuple(static_argnums), static_argnames=tuple(static_argnames))
+        functools.update_wrapper(self, function)
+        isolated = functools.wraps(function)(lambda *args, **kwargs: self._isolated(*args, **kwargs))
+        numbers, names = tuple(sorted(self.op.static_argnums)), tuple(sorted(self.op.static_argnames))
+        self.compiled = jax.jit(isolated, static_argnums=numbers, static_argnames=names, **options)
+        self._records: OrderedDict[Any, bool] = OrderedDict()
+        self._recorders: OrderedDict[Any, Recorder] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @takes_apart
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, structure = flatten((args, kwargs))
+        if any([isinstance(leaf, np.ndarray) for leaf in leaves]):  # jax would read them later: see tensor.array_of
+            leaves = [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+            args, kwargs = _tree.tree_unflatten(structure, leaves)
+        if current_scope().enabled and any(is_tensor(leaf) and leaf.requires_grad for leaf in leaves):
+            key = self._key(args, kwargs)
+            records = self._records.get(key)
+            if records is None:
+                _, found = self.compiled.eval_shape(*args, **kwargs)
+                records = _remember(self._records, key, RECORDED in found.marks, self._lock)
+            if records:
+                recorder = self._recorders.get(key)
+                if recorder is None:
+                    recorder = _remember(self._recorders, key, Recorder(self, args, kwargs), self._lock)
+                return recorder(leaves)
+        out, found = self.compiled(*args, **kwargs)
+        return _returned(*flatten(out), found.marks, leaves)
+
+    @takes_apart
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """jax.jit's own `lower`: what is compiled for these arguments."""
+        return self.compiled.lower(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget what was compiled."""
+        self.compiled.clear_cache()
+        self._records.clear()
+        self._recorders.clear()
+
+    def _key(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        leaves, structure = flatten((args, kwargs))
+        static = self.op._static_leaves(args, kwargs)
+        kind = lambda leaf, static: (
+            leaf._kind if is_tensor(leaf) else leaf if static or not is_data(leaf) else jax.typeof(leaf)
+        )
+        return structure, tuple(map(kind, leaves, static)), tuple(static), jax.enable_x64.value
+
+    def _isolated(self, *args: Any, **kwargs: Any) -> tuple[Any, _Marks]:
+        """The function on a tape of its own (what is recorded within a trace must not leave it)."""
+        outer = current_scope()
+        start = next_number()
+        tape = Tape(detail=outer.tape.detail, label=f"the tape of {self.name}")
+        set_scope(Scope(tape, outer.enabled, (outer.thread, outer.task)))
+        try:
+            out = self._call(args, kwargs)
+        except _WANTS_STATIC as error:
+            fix = f"an argument that decides what {self.name} does (a flag, a size) is static: static_argnames="
+            error.add_note(f"  fix     {fix}")
+            raise
+        finally:
+            restore(outer)
+        if any(isinstance(leaf, Gradients) for leaf in flatten(out)[0]):
+            raise ArgumentError(
+                f"{self.name} returns Gradients, whose tensors exist in the compiled program only",
+                fix="return grads.tree(params): the gradients in the structure of the parameters",
+            )
+        given = {leaf.id.number: i for i, leaf in enumerate(flatten((args, kwargs))[0]) if is_tensor(leaf)}
+        marks = tuple([_mark(leaf, given, tape) for leaf in flatten(out)[0]])
+        if RECORDED in marks:
+            self._check_closure(tape, given, start)
+        return out, _Marks(marks)
+
+    def _call(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        given, _ = flatten((args, kwargs))
+        if not any(map(is_tensor, given)):
+            return self.function(*args, **kwargs)
+        over_tensors = functools.partial(self.function, *args, **kwargs)
+        over_arrays = functools.partial(self.op, *args, **kwargs)  # one op, so that its results are Tensors
+        return called(self.function, over_tensors, over_arrays)
+
+    def _check_closure(self, tape: Tape, given: dict[int, int], start: int) -> None:
+        for action in tape.actions:
+            inputs = action.differentiable_inputs() if type(action) is OpAction else action.inputs or ()
+            for id in inputs:
+                if id.number < start and id.number not in given:
+                    raise ClosureError(
+                        f"{self.name} closes over the recorded {id!r}, which would be a constant in the compiled program",
+                        at=action.line or user_line(),
+                        action=repr(action),
+                        fix="pass it as an argument, or leave the tape with .value or .detach()",
+                    )
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<jitted {self.name}>"
+
+
+def _remember(cache: OrderedDict[Any, Any], key: Any, value: Any, lock: threading.Lock) -> Any:
+    with lock:
+        cache[key] = value
+        while len(cache) > MAX_SIGNATURES:
+            cache.popitem(last=False)
+    return value
+
+
+def _mark(leaf: Any, given: dict[int, int], tape: Tape) -> int:
+    if not (is_tensor(leaf) and leaf.requires_grad):
+        return FRESH
+    if leaf.id.number in given:
+        return given[leaf.id.number]
+    epoch = getattr(leaf.id.producer, "epoch", None)
+    return RECORDED if epoch is not None and epoch.current() is tape.epoch else FRESH
+
+
+def _returned(results: list[Any], structure: Any, marks: tuple[int, ...], given: list[Any]) -> Any:
+    """Results with identities: what the function handed through is still what it was."""
+    leaves = [
+        leaf._known_as(given[mark].id, leaf._kind) if mark >= 0 and is_tensor(given[mark]) else leaf
+        for leaf, mark in zip(results, marks, strict=True)
+    ]
+    return _tree.tree_unflatten(structure, leaves)
+
+
+class Recorder:
+    """A jitted function at one signature, as an op that is recorded."""
+
+    def __init__(self, jitted: Jitted, args: Any, kwargs: dict[str, Any]):
+        leaves, self.structure = flatten((args, kwargs))
+        static = jitted.op._static_leaves(args, kwargs)
+        self.jitted = jitted
+        self.places = [i for i, leaf in enumerate(leaves) if is_tensor(leaf) or (is_data(leaf) and not static[i])]
+        self.kinds = [leaf._kind if is_tensor(leaf) else None for leaf in leaves]
+        self.rest = [None if i in self.places else leaf for i, leaf in enumerate(leaves)]
+        self.op: Lifted = lift(self._flat, name=jitted.name)
+        self.out_structure: Any = None
+        self.out_kinds: list[Any] = []
+        self.marks: tuple[int, ...] = ()
+
+    def _flat(self, *values: Any) -> list[Any]:
+        filled = list(self.rest)
+        for place, value in zip(self.places, values, strict=True):
+            kind = self.kinds[place]
+            filled[place] = value if kind is None else make(value, kind.requires_grad)
+        args, kwargs = _tree.tree_unflatten(self.structure, filled)
+        out, found = self.jitted._isolated(*args, **kwargs)
+        results, self.out_structure = flatten(out)
+        self.marks = found.marks
+        self.out_kinds = [leaf._kind if is_tensor(leaf) else None for leaf in results]
+        kept = lambda leaf, mark: plain(leaf) if mark == RECORDED else jax.lax.stop_gradient(plain(leaf))
+        return list(map(kept, results, found.marks))
+
+    def __call__(self, leaves: list[Any]) -> Any:
+        results = self.op(*[leaves[place] for place in self.places])
+        made = [
+            leaf if mark == RECORDED else leaf.value if kind is None else make(leaf.value, kind.requires_grad)
+            for leaf, mark, kind in zip(results, self.marks, self.out_kinds, strict=True)
+        ]
+        return _returned(made, self.out_structure, self.marks, leaves)
+
+
+def jit(
+    fun: Callable[..., Any] | None = None,
+    /,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
+    **options: Any,
+) -> Any:
+    """Compile a function over Tensors, arrays and pytrees of them to one XLA program.
+
+    A whole training step may go in: forward, backward, update. Where the function would return recorded
+    Tensors, the call is one differentiable action on the tape. As with jax.jit the function is traced
+    once per signature, so what it closes over and what it prints belong to the trace. Other options
+    are jax.jit's. Donated arguments are not used again by a call that is recorded.
+
+    >>> import tapejax as tj
+    >>> @tj.jit
+    ... def step(w, x):
+    ...     loss = ((x * w) ** 2).sum()
+    ...     return loss, w.value - 0.125 * tj.backward(loss, wrt=w)[w]
+    >>> loss, w = step(tj.tensor(1.0, requires_grad=True), 2.0)
+    >>> loss.item(), w
+    (4.0, Array(0., dtype=float32))
+    """
+    if fun is None:
+        return functools.partial(
+            jit, static_argnums=static_argnums, static_argnames=static_argnames,
+            donate_argnums=donate_argnums, donate_argnames=donate_argnames, **options,
+        )  # fmt: skip
+    check_callable(fun)
+    numbers, names = static_arguments(static_argnums, static_argnames)
+    return Jitted(fun, numbers, names, options | {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames})
+
+
+def vmap(fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, **options: Any) -> Callable[..., Any]:
+    """jax.vmap for functions over Tensors: mapped over an axis, recorded as one action.
+
+    Recorded Tensors that fun closes over get their gradients too. Per-sample gradients are
+    `vmap(grad(loss), in_axes=(None, 0))`.
+
+    >>> import jax.numpy as jnp, tapejax as tj
+    >>> x = tj.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    >>> y = tj.vmap(lambda x: x * x)(x)
+    >>> tj.backward(y)[x]
+    Array([2., 4., 6.], dtype=float32)
+    """
+    check_callable(fun)
+
+    @functools.wraps(fun)
+    def mapped(*args, **kwargs):
+        leaves, structure = flatten((args, kwargs))
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (Tensor, jax.Array, np.ndarray))]
+        over_tensors = any(map(is_tensor, leaves))
+
+        def whole(bindings: Any, values: Sequence[Any], tensors: bool = over_tensors) -> Any:
+            filled = list(leaves)
+            for place, value in zip(places, values, strict=True):
+                filled[place] = value
+            full_args, full_kwargs = _tree.tree_unflatten(structure, filled)
+            body = functions.Body(fun, bindings, tensors)
+            return jax.vmap(body, in_axes, out_axes, **options)(*full_args, **full_kwargs)
+
+        if not over_tensors and not functions.reads_recorded(whole, [leaves[i] for i in places]):
+            return jax.vmap(fun, in_axes, out_axes, **options)(*args, **kwargs)
+        operands = [leaves[i] if is_tensor(leaves[i]) else make(array_of(leaves[i]), False) for i in places]
+        name = f"vmap_{getattr(fun, '__name__', 'function')}"
+        over_arrays = lambda bindings, values: whole(bindings, values, False)
+        return called(
+            fun,
+            lambda: functions.record(name, whole, operands),
+            lambda: functions.record(name, over_arrays, operands),
+        )
+
+    return mapped

@@ -1,0 +1,64 @@
+"""What is said in lax is the program that jax.numpy comes to, whatever the operands."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tapejax.ops.straight import ONE, TWO, straight
+from tapejax.program.program import flatten
+
+X = jnp.ones((3, 4, 5))
+OPERANDS = [
+    X, X.astype(jnp.bfloat16), X.astype(int), X + 1j, jnp.ones(()), jnp.asarray(2.0), jnp.zeros((0, 4, 5)), X[0],
+]  # fmt: skip
+AXES = [{}, {"axis": 1}, {"axis": (0, -1)}, {"axis": ()}, {"axis": (0, 0)}, {"axis": 3}, {"axis": -1, "keepdims": True}]
+CALLS = [
+    *[(function, {}) for function in ONE],
+    *[(function, options) for function in (jnp.sum, jnp.mean) for options in AXES],
+]
+
+
+def program_of(function, *operands):
+    """All that a program is, as text; or the error's type."""
+    try:
+        program = flatten(jax.make_jaxpr(function)(*operands))
+    except Exception as error:
+        return type(error)
+    say = lambda slots: [
+        f"{program.avals[slot]!r} {program.avals[slot].weak_type} {program.constants.get(slot)}" for slot in slots
+    ]
+    return [(eqn.name, str(eqn.params), say(eqn.inputs)) for eqn in program.eqns], say(program.outputs)
+
+
+@pytest.mark.parametrize(("function", "options"), CALLS, ids=lambda part: getattr(part, "__name__", str(part)))
+def test_of_one_operand(function, options):
+    short = straight(function)
+    assert short.__name__ == function.__name__
+    for x in OPERANDS:
+        assert program_of(lambda x: short(x, **options), x) == program_of(lambda x: function(x, **options), x)
+
+
+@pytest.mark.parametrize("function", [*TWO, jnp.matmul], ids=lambda function: function.__name__)
+def test_of_two_operands(function):
+    short = straight(function)
+    matrix = jnp.ones((5, 3))
+    for x, y in [
+        *((x, x) for x in OPERANDS),
+        (X, X[0]),
+        (X[0], matrix),
+        (matrix, X[0, :3]),
+        (X, 2.0),
+        (matrix, matrix),
+    ]:
+        assert program_of(short, x, y) == program_of(function, x, y)
+
+
+def test_arguments_by_position_and_by_name():
+    assert program_of(lambda x: straight(jnp.sum)(x, 1), X) == program_of(lambda x: jnp.sum(x, 1), X)
+    assert program_of(lambda x: straight(jnp.mean)(a=x, axis=1), X) == program_of(lambda x: jnp.mean(x, 1), X)
+    assert straight(jax.nn.sigmoid)(x=X).shape == X.shape
+    assert straight(jnp.matmul)(X[0].T, X[0], precision="highest").shape == (5, 5)
+
+
+def test_others_are_as_they_are():
+    assert straight(jnp.arctan2) is jnp.arctan2
