@@ -10,8 +10,9 @@ from tapejax.ops import operators as _operators  # noqa: F401  (gives Tensor its
 from tapejax.ops.custom_op import custom_op
 from tapejax.ops.lift import lift
 from tapejax.tape.above import above as _above
+from tapejax.tape.action import TapeAction, TensorId
 from tapejax.tape.modes import enable_grad, no_grad
-from tapejax.tape.tape import Tape, TapeAction, TensorId, current_tape, is_recording, record, take
+from tapejax.tape.tape import Tape, current_tape, is_recording, record, take
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Tensor, stop_gradient, tensor
 from tapejax.transforms.forward_mode import hessian, hvp, jacfwd, jvp, linearize

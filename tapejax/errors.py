@@ -14,7 +14,7 @@ from tapejax.ground import habits
 from tapejax.ground.where import user_line
 
 if TYPE_CHECKING:
-    from tapejax.tape.tape import TapeAction
+    from tapejax.tape.action import TapeAction
     from tapejax.tensor.gradients import Gradients
 
 

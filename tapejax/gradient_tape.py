@@ -37,7 +37,8 @@ from tapejax.ground.where import user_frame, user_line
 from tapejax.nn import layers
 from tapejax.ops.lift import MAX_PLANS_PER_FUNCTION, Lifted, lift
 from tapejax.plan.plan import OpAction, Plan, x64_for
-from tapejax.tape.tape import Epoch, TensorId
+from tapejax.tape.action import TensorId
+from tapejax.tape.tape import Epoch
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Tracer, array_of
 

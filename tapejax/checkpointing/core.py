@@ -19,8 +19,9 @@ from tapejax.errors import ArgumentError, ConsumedTapeError, ReplayError
 from tapejax.ground.where import line_of, user_frame, user_line
 from tapejax.ops.lift import is_tensor, lift
 from tapejax.plan.plan import OpAction
+from tapejax.tape.action import TapeAction, TensorId, next_sequence
 from tapejax.tape.packed import force
-from tapejax.tape.tape import Scope, TapeAction, TensorId, current_scope, next_sequence
+from tapejax.tape.scope import Scope, current_scope
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Kind, Tensor, Tracer, make, with_id
 from tapejax.transforms.recording import called, is_known_over_arrays

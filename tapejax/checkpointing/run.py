@@ -15,7 +15,9 @@ from tapejax.checkpointing.saved import STEADY
 from tapejax.ground.where import line_of
 from tapejax.plan.plan import OpAction, Plan
 from tapejax.plan.stepwise import Place
-from tapejax.tape.tape import Scope, Tape, TapeAction, TensorId, current_scope, next_number, restore, set_scope
+from tapejax.tape.action import TapeAction, TensorId, next_number
+from tapejax.tape.scope import Scope, current_scope, restore, set_scope
+from tapejax.tape.tape import Tape
 
 
 class Trail:

@@ -15,7 +15,7 @@ import numpy as np
 from tapejax.errors import ArgumentError, SavedTensorError
 from tapejax.ground.where import user_line
 from tapejax.tape.packed import Packed
-from tapejax.tape.tape import Entered, Entry, Scope, enter
+from tapejax.tape.scope import Entered, Entry, Scope, enter
 from tapejax.tensor.tensor import Tensor, Tracer
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from tapejax.checkpointing.core import checkpoint
 from tapejax.errors import ArgumentError
 from tapejax.ground.where import user_line
-from tapejax.tape.tape import current_scope
+from tapejax.tape.scope import current_scope
 
 DEEPEST = 64  # checkpoints within checkpoints: each level is a few frames of Python
 

@@ -23,8 +23,9 @@ from tapejax.fusion.block import ONES
 from tapejax.ground.where import user_line
 from tapejax.plan.plan import OpAction, x64_for
 from tapejax.tape import cuts
+from tapejax.tape.action import Composite, Request, TapeAction, written
 from tapejax.tape.modes import alarm, enable_grad
-from tapejax.tape.tape import Composite, Request, Tape, TapeAction, current_tape, written
+from tapejax.tape.tape import Tape, current_tape
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Tensor, array_of, make
 

@@ -17,7 +17,8 @@ from tapejax.errors import ArgumentError
 from tapejax.ground.where import user_line
 from tapejax.tape import cuts
 from tapejax.tape.above import above
-from tapejax.tape.tape import Tape, TapeAction, TensorId
+from tapejax.tape.action import TapeAction, TensorId
+from tapejax.tape.tape import Tape
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.names import names_around
 from tapejax.tensor.tensor import Tensor, Tracer

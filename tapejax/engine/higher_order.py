@@ -18,8 +18,8 @@ import jax.numpy as jnp
 
 from tapejax.ops.lift import Lifted, as_tensor
 from tapejax.plan.plan import OpAction, Plan, zeros_for
+from tapejax.tape.action import TapeAction, TensorId
 from tapejax.tape.packed import force
-from tapejax.tape.tape import TapeAction, TensorId
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Kind, Tensor, make, with_id
 

@@ -42,7 +42,8 @@ from tapejax.ground.compat import NO_CONTEXT, Settings, is_tracing
 from tapejax.ground.where import line_of, user_line
 from tapejax.plan.plan import Failed, OpAction
 from tapejax.plan.stepwise import Place
-from tapejax.tape.tape import Composite, Request, Tape, TensorId
+from tapejax.tape.action import Composite, Request, TensorId
+from tapejax.tape.tape import Tape
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Tensor, Tracer
 

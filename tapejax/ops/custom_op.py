@@ -14,7 +14,8 @@ from tapejax.errors import ArgumentError, GradientMismatchError
 from tapejax.ground.where import line_of, user_frame, user_line
 from tapejax.ops.lift import Lifted, as_tensor, lift
 from tapejax.plan.plan import camel
-from tapejax.tape.tape import TapeAction, TensorId, current_scope, next_sequence
+from tapejax.tape.action import TapeAction, TensorId, next_sequence
+from tapejax.tape.scope import current_scope
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Kind, Tensor, Tracer, array_of, make, with_id
 

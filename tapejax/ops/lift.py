@@ -28,7 +28,8 @@ from tapejax.ground.where import line_of, user_frame, user_line
 from tapejax.plan.plan import OpAction, Plan
 from tapejax.plan.stepwise import Recorder
 from tapejax.program.program import Eqn
-from tapejax.tape.tape import TensorId, current_scope, next_number
+from tapejax.tape.action import TensorId, next_number
+from tapejax.tape.scope import current_scope
 from tapejax.tensor.tensor import Tensor, Tracer, array_of, make, with_id
 
 is_tensor = lambda leaf: isinstance(leaf, Tensor)

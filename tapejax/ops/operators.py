@@ -18,7 +18,7 @@ from tapejax.errors import ArgumentError, IndexingError, TensorConversionError
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import NUMBERS, PLAIN_OPTIONS, Lifted, as_tensor, is_data, lift, run
 from tapejax.ops.straight import straight
-from tapejax.tape.tape import current_scope
+from tapejax.tape.scope import current_scope
 from tapejax.tensor.tensor import Tensor, Tracer, tensor
 
 _x64, _promotion = jax.enable_x64, jax.numpy_dtype_promotion

@@ -20,8 +20,8 @@ from tapejax.plan.policy import Part
 from tapejax.plan.stepwise import Place
 from tapejax.program.program import Program
 from tapejax.program.tracing import trace
+from tapejax.tape.action import TapeAction, TensorId
 from tapejax.tape.packed import force
-from tapejax.tape.tape import TapeAction, TensorId
 from tapejax.tensor.tensor import Kind
 
 _tree = jax.tree_util

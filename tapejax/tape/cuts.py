@@ -19,7 +19,8 @@ from weakref import WeakSet, ref
 from tapejax.errors import CutGradientError
 from tapejax.ground import callers
 from tapejax.ground.where import line_of, user_frame, user_line
-from tapejax.tape.tape import Composite, TensorId, current_scope, next_number
+from tapejax.tape.action import Composite, TensorId, next_number
+from tapejax.tape.scope import current_scope
 
 
 class Rebuilt(TensorId):

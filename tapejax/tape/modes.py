@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from tapejax.errors import ArgumentError
 from tapejax.ground.where import user_frame
 from tapejax.tape import cuts
-from tapejax.tape.tape import Entered, Entry, Scope, enter, next_number
+from tapejax.tape.action import next_number
+from tapejax.tape.scope import Entered, Entry, Scope, enter
 
 F = TypeVar("F", bound=Callable[..., Any])
 

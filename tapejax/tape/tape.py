@@ -1,25 +1,17 @@
-"""The tape: a linear log of actions, and the scope that says which tape records.
-
-A context variable holds the current scope. Contexts are copied to new threads (free-threaded
-Python), tasks and `asyncio.to_thread`; a copied tape would be shared by accident. So a tape knows
-the thread and task that own it, and a scope whose tape belongs to somebody else is not trusted:
-whoever finds it there gets an ambient tape of their own. `no_grad`, by contrast, is inherited.
-"""
+"""The tape: a linear log of actions."""
 
 from __future__ import annotations
 
 import itertools
-from asyncio import _get_running_loop as running_loop  # exported for event loops; None without one, and fast
-from asyncio import current_task
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextvars import ContextVar
-from threading import current_thread, local
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
 from tapejax.errors import ArgumentError, IndexingError, TapeError
 from tapejax.ground.where import line_of, user_frame, user_line
 from tapejax.tape.above import above
+from tapejax.tape.action import Composite, TapeAction, check_action, next_number, written
+from tapejax.tape.scope import Entered, Entry, Scope, current_scope, enter, install_ambient, whoami
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,177 +19,6 @@ if TYPE_CHECKING:
     from tapejax.engine.cursor import Cursor
     from tapejax.tensor.gradients import Gradients
     from tapejax.tensor.tensor import Tensor
-
-_numbers = itertools.count(1)
-next_number: Callable[[], int] = _numbers.__next__
-_sequence = itertools.count(1)
-next_sequence: Callable[[], int] = _sequence.__next__
-
-
-class TensorId:
-    """The identity of a tensor: what gradients are filed under.
-
-    Clones and views that must keep their identity share it. It knows the action that produced the
-    tensor, and so keeps alive exactly the part of an ambient tape that a live tensor can reach.
-
-    >>> import tapejax as tj
-    >>> x = tj.tensor([1.0, 2.0], requires_grad=True)
-    >>> (x + 0).id == x.id, x[:].id.producer.op
-    (False, 'Getitem')
-    """
-
-    __slots__ = ("__weakref__", "_producer", "number")
-
-    def __init__(self, number: int | None = None, producer: TapeAction | Composite | None = None):
-        self.number: int = next_number() if number is None else number
-        self._producer = producer
-
-    @property
-    def producer(self) -> TapeAction | None:
-        """The action that made it; None for a leaf."""
-        found = self._producer
-        if isinstance(found, Composite):
-            found = self._producer = found.action_of(self.number)
-        return found
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TensorId) and other.number == self.number
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def __repr__(self) -> str:
-        return f"TensorId({self.number})"
-
-    def __reduce__(self):
-        # A number means nothing in another process: what is loaded is a new identity.
-        return (TensorId, ())
-
-
-class TapeAction:
-    """One entry of the tape: the contract between what ran forward and the engine.
-
-    Subclass it and implement `backward` and `name` to record an action of your own. If `inputs` and
-    `outputs` are given (tuples of TensorId), the engine skips the action when none of its outputs
-    has a gradient, and `wrt` can prune it; otherwise its `backward` is always called.
-
-    >>> import tapejax as tj
-    >>> class Twice(tj.TapeAction):
-    ...     def __init__(self, source, target):
-    ...         self.inputs, self.outputs = (source.id,), (target.id,)
-    ...     def backward(self, grads):
-    ...         grads.insert(self.inputs[0], 2 * grads[self.outputs[0]])
-    >>> x = tj.tensor(3.0, requires_grad=True)
-    >>> y = tj.tensor(6.0, requires_grad=True)
-    >>> tj.record(Twice(x, y))
-    >>> tj.backward(y)[x]
-    Array(2., dtype=float32)
-    """
-
-    __slots__ = ()
-
-    inputs: Sequence[TensorId] | None = None
-    outputs: Sequence[TensorId] | None = None
-    line: str = ""
-
-    def backward(self, grads: Gradients) -> None:
-        """Read the gradients of the outputs, add those of the inputs: `grads.insert(id, value)`."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement backward(grads)")
-
-    def release(self) -> None:
-        """Let go of what backward reads: it has run, and the tape is consumed."""
-
-    def name(self) -> str:
-        """A readable name, e.g. `Add(TensorId(1), TensorId(2))`."""
-        inputs = self.inputs
-        return type(self).__name__ if inputs is None else f"{type(self).__name__}({', '.join(map(repr, inputs))})"
-
-    def __repr__(self) -> str:
-        return self.name()
-
-
-def check_action(action: Any) -> None:
-    """Refuse what cannot be run backward."""
-    if isinstance(action, type) and issubclass(action, TapeAction):
-        name = action.__name__
-        raise ArgumentError(f"{name} is a class, not a TapeAction", fix=f"record an instance of it: {name}(...)")
-    if isinstance(action, type) or not callable(getattr(action, "backward", None)):
-        raise ArgumentError(
-            f"a {type(action).__name__} is not a TapeAction",
-            fix="subclass tapejax.TapeAction and implement backward(grads) and name()",
-        )
-
-
-class Request:
-    """What a backward was asked for.
-
-    wanted: the numbers of the identities whose gradients are wanted; None for all.
-    alone: nobody needs the actions again. only_ops: none of them is somebody's own, which may read any gradient.
-    """
-
-    __slots__ = ("alone", "only_ops", "wanted")
-
-    def __init__(self, wanted: set[int] | None = None, *, alone: bool = False, only_ops: bool = False):
-        self.wanted, self.alone, self.only_ops = wanted, alone, only_ops
-
-
-class Composite(TapeAction):
-    """An action made of others, which are written when somebody looks at them: see block.py."""
-
-    __slots__ = ()
-    epoch: Epoch
-
-    def go_back(self, grads: Gradients, asked: Request) -> bool:
-        """Its backward as a whole. False, and nothing has happened, if its actions are to go back one by one."""
-        return False
-
-    def step(self, root: Any, wrt: Sequence[Any], tape: Tape) -> Gradients | None:
-        """The whole of a training step that starts at one of its results; None if it has to go the usual way."""
-        return None
-
-    def backward(self, grads: Gradients) -> None:
-        if not self.go_back(grads, Request()):
-            for action in reversed(self.write()):
-                action.backward(grads)
-
-    def flush(self) -> None:
-        """Compute the values of its tensors."""
-        raise NotImplementedError
-
-    def write(self) -> list[Any]:
-        """Its actions, in order; those that are still wanted, if the tape holds its actions weakly."""
-        raise NotImplementedError
-
-    def reads(self) -> list[int]:
-        """The numbers of the tensors from outside that its actions read, as far as these need a gradient."""
-        raise NotImplementedError
-
-    def spread(self, reached: set[int]) -> None:
-        """Add the numbers of what its actions make of tensors whose numbers are there."""
-        raise NotImplementedError
-
-    def settle(self, tensor: Tensor) -> None:
-        """Give a result the value that `flush` did not hand to it, or raise why there is none."""
-        raise NotImplementedError
-
-    def action_of(self, number: int) -> Any:
-        """The action that made what has this number."""
-        raise NotImplementedError
-
-    def is_over(self) -> bool:
-        """Whether it will never have an action again."""
-        raise NotImplementedError
-
-
-def written(entries: Iterable[Any]) -> list[Any]:
-    """Entries of a log as actions: what is pending is written out."""
-    found: list[Any] = []
-    for entry in entries:
-        if isinstance(entry, Composite):
-            found += entry.write()
-        else:
-            found.append(entry)
-    return found
 
 
 class Epoch:
@@ -229,23 +50,6 @@ class Epoch:
 
 
 _labels = itertools.count(1)
-
-
-class Entered:
-    """What is entered and left by `with`, as often as one likes: see `enter` and `leave` at the end of this file."""
-
-    __slots__ = ()
-    _entries: list[Entry]
-
-    def __exit__(self, *exc_info: object) -> None:
-        before = (*self._entries,)
-        try:
-            leave(self)
-        except BaseException:  # an interrupt: what was begun is done
-            if before and len(self._entries) == len(before):
-                leave(self)
-            restore(current_scope())
-            raise
 
 
 class Tape(Entered):
@@ -531,155 +335,7 @@ def _is_over(entry: Any) -> bool:
     return found is None or (isinstance(found, Composite) and found.is_over())
 
 
-# --- scope ---------------------------------------------------------------------------------------
-
-
-class Scope:
-    """Which tape records, whether it does, and whose it is. Never changed, only replaced.
-
-    bindings: within the body of a function of functions, the values that stand for the Tensors from outside.
-    manner: None, or how ops run if not deferred and fused: one by one, and what they keep may be packed.
-    entry, outer: the `with` block that made it, if one did, and the scope around that.
-    """
-
-    __slots__ = ("bindings", "enabled", "entry", "manner", "outer", "special", "tape", "task", "thread")
-
-    entry: Entry | None
-    outer: Scope | None
-
-    def __init__(self, tape: Tape, enabled: bool, owner: tuple[object, Any], bindings: Any = None, manner: Any = None):
-        self.tape = tape
-        self.enabled = enabled
-        self.thread, self.task = owner
-        self.bindings = bindings
-        self.manner = manner
-        self.special = bindings is not None or manner is not None or tape.detail != "ops"  # ops are not just noted
-        self.entry = self.outer = None
-
-
-_scope: ContextVar[Scope | None] = ContextVar("tapejax_scope", default=None)
-get_scope = _scope.get
-set_scope = _scope.set
-
-
-class _Thread(local):
-    """A token per thread. An ident would not do: the next thread may get the same one."""
-
-    def __init__(self) -> None:
-        self.token = object()
-
-
-_thread = _Thread()
-
-
-def whoami() -> tuple[object, Any]:
-    """The current thread and asyncio task (None outside of one); a task is named by a weak reference."""
-    task = None if running_loop() is None else current_task()
-    return _thread.token, None if task is None else ref(task)
-
-
-def _my_name() -> str:
-    """The current task, or else thread, by the name that Python and people know it under."""
-    task = None if running_loop() is None else current_task()
-    return f"thread {current_thread().name!r}" if task is None else f"task {task.get_name()!r}"
-
-
-def current_scope() -> Scope:
-    """The scope of this thread and task, made now if there is none or only somebody else's copy."""
-    scope = get_scope()
-    if scope is not None and scope.thread is _thread.token:
-        if scope.task is None:
-            if running_loop() is None or current_task() is None:
-                return scope
-        elif running_loop() is not None and scope.task() is current_task():
-            return scope
-    if scope is not None and scope.thread is None:  # its block was left elsewhere
-        restore(scope)
-        return current_scope()
-    enabled = scope is None or scope.enabled
-    manner = None if scope is None else scope.manner
-    scope = Scope(AmbientTape(label=f"the ambient tape of {_my_name()}"), enabled, whoami(), manner=manner)
-    _scope.set(scope)
-    return scope
-
-
-# --- entering and leaving ------------------------------------------------------------------------
-#
-# `with` blocks of generators may be left in another order than they were entered, and elsewhere: each takes
-# back its own effect only. So a scope knows the blocks that made it, and is made again without those left.
-
-
-class Entry:
-    """One entering of a `with` block: `block._inside(outer)` is the scope within it."""
-
-    __slots__ = ("block", "left", "scope")
-
-    def __init__(self, block: Any):
-        self.block = block
-        self.left = False
-        self.scope: Scope | None = None
-
-    def over(self, outer: Scope) -> Scope:
-        """The scope that it makes of another one."""
-        scope = self.block._inside(outer)
-        scope.outer, scope.entry, self.scope = outer, self, scope
-        return scope
-
-
-def enter(block: Any) -> Any:
-    """Make the scope within a block the current one; the block. An interrupt leaves things as they were."""
-    entry, outer = Entry(block), current_scope()
-    try:
-        block._entries.append(entry)
-        set_scope(entry.over(outer))
-        return block
-    except BaseException:
-        set_scope(outer)
-        block._entries[:] = [one for one in block._entries if one is not entry]
-        raise
-
-
-def leave(block: Entered) -> None:
-    """Take back what the last entering of a block here has changed, and only that."""
-    entries, scope = block._entries, current_scope()
-    if not entries:
-        fix = "use `with`, which does both, once each"
-        name = getattr(block, "label", type(block).__name__)
-        raise TapeError(f"{name} was left, but had not been entered", fix=fix)
-    here = [layer.entry for layer in layers(scope)]
-    entry = next((entry for entry in reversed(entries) if entry in here), entries[-1])
-    if entry not in here and entry.scope is not None:
-        entry.scope.thread = None  # nobody's: whoever finds it in a context makes it anew, see `current_scope`
-    entry.left, entry.scope = True, None
-    entries.remove(entry)
-    restore(scope)
-
-
-def restore(scope: Scope) -> None:
-    """Make a scope the current one again, without the blocks that have been left since."""
-    while scope.entry is not None and scope.entry.left and scope.outer is not None:
-        scope = scope.outer
-    if scope.entry is not None:
-        made = layers(scope)
-        scope = _without_left(made) if any([layer.entry.left for layer in made]) else scope
-    set_scope(scope)
-
-
-def layers(scope: Scope) -> list[Any]:
-    """The scopes that blocks made, one over the other, the innermost first."""
-    found = []
-    while scope.entry is not None and scope.outer is not None:
-        found.append(scope)
-        scope = scope.outer
-    return found
-
-
-def _without_left(made: list[Any]) -> Scope:
-    scope = made[-1].outer
-    for layer in reversed(made):
-        if not layer.entry.left:
-            scope = layer if layer.outer is scope else layer.entry.over(scope)
-    return scope
+install_ambient(AmbientTape)
 
 
 def current_tape() -> Tape:

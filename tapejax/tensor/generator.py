@@ -16,7 +16,7 @@ from jax.extend.core import get_opaque_trace_state
 
 from tapejax.errors import ArgumentError, RandomStateError
 from tapejax.ground.where import user_line
-from tapejax.tape.tape import whoami
+from tapejax.tape.scope import whoami
 
 Tracer = jax.core.Tracer
 

@@ -13,7 +13,7 @@ from tapejax.calculus.accumulation import added
 from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
 from tapejax.ground.where import user_line
 from tapejax.tape import cuts
-from tapejax.tape.tape import TensorId
+from tapejax.tape.action import TensorId
 from tapejax.tensor.names import names_around
 from tapejax.tensor.tensor import Tensor, Tracer, array_of
 

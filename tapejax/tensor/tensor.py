@@ -27,7 +27,8 @@ from tapejax.ground import callers, habits
 from tapejax.ground.where import user_line
 from tapejax.tape import cuts
 from tapejax.tape.above import above
-from tapejax.tape.tape import Composite, TensorId, current_scope, next_number
+from tapejax.tape.action import Composite, TensorId, next_number
+from tapejax.tape.scope import current_scope
 
 if TYPE_CHECKING:
     from tapejax.tensor.gradients import Gradients

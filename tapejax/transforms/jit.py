@@ -22,7 +22,9 @@ from tapejax.ground.where import user_line
 from tapejax.ops.lift import Lifted, is_data, is_tensor, lift, static_arguments
 from tapejax.ops.surface import functions
 from tapejax.plan.plan import OpAction
-from tapejax.tape.tape import Scope, Tape, current_scope, next_number, restore, set_scope
+from tapejax.tape.action import next_number
+from tapejax.tape.scope import Scope, current_scope, restore, set_scope
+from tapejax.tape.tape import Tape
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Tensor, array_of, make
 from tapejax.transforms.recording import called, plain

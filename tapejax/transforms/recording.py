@@ -32,7 +32,8 @@ from tapejax.ground.where import user_line
 from tapejax.ops.lift import as_tensor, is_data, is_tensor, lift, scalar
 from tapejax.ops.surface import functions
 from tapejax.plan.plan import OpAction
-from tapejax.tape.tape import Composite, Scope, current_scope, next_number, restore, set_scope, written
+from tapejax.tape.action import Composite, next_number, written
+from tapejax.tape.scope import Scope, current_scope, restore, set_scope
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Tensor, array_of, make, refusal_of
 

@@ -17,7 +17,7 @@ from tapejax.ground import compat
 from tapejax.ground.where import shown
 from tapejax.plan.plan import OpAction, Plan
 from tapejax.program.program import CUSTOM, Eqn, flatten
-from tapejax.tape.tape import TapeAction
+from tapejax.tape.action import TapeAction
 from tapejax.tensor.gradients import Gradients
 from tapejax.verify.check import our_vjp
 from tapejax.verify.subject import Subject, _filled, inexact, vjp_at

@@ -13,8 +13,9 @@ from tapejax.ground import compat
 from tapejax.ops.lift import lift
 from tapejax.plan.plan import OpAction
 from tapejax.program.program import CUSTOM, Eqn
+from tapejax.tape.action import TapeAction
 from tapejax.tape.packed import force
-from tapejax.tape.tape import Tape, TapeAction
+from tapejax.tape.tape import Tape
 from tapejax.tensor.tensor import Tensor, make
 from tapejax.transforms import recording
 from tapejax.verify.subject import Subject

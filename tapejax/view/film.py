@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from tapejax.engine.cursor import Cursor
 from tapejax.errors import BackwardError, ConcreteValueError
 from tapejax.plan.plan import OpAction, x64_for
+from tapejax.tape.action import TapeAction, TensorId
 from tapejax.tape.packed import force
-from tapejax.tape.tape import TapeAction, TensorId
 from tapejax.tensor.tensor import Tracer
 from tapejax.view import svg, table
 from tapejax.view.formulas import formula_of

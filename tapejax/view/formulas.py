@@ -15,7 +15,7 @@ from typing import Any
 
 from tapejax.plan.plan import OpAction
 from tapejax.rules import lookup
-from tapejax.tape.tape import TapeAction
+from tapejax.tape.action import TapeAction
 from tapejax.view import mathematics
 
 X, Y, Z = r"\bar{x}", r"\bar{y}", r"\bar{z}"

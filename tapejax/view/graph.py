@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tapejax.plan.plan import OpAction
-from tapejax.tape.tape import TapeAction, TensorId
+from tapejax.tape.action import TapeAction, TensorId
 
 REGIONS_ABOVE = 40  # actions; a tape with more is shown by regions
 SMALL = 3  # actions: parts below that are joined with their neighbours

@@ -9,7 +9,7 @@ import pytest
 
 import tapejax as tj
 from tapejax import errors
-from tapejax.tape.tape import Composite
+from tapejax.tape.action import Composite
 
 
 def is_deferred():

@@ -24,7 +24,8 @@ from tapejax.ground import compat
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import Lifted, as_tensor, is_data, is_tensor
 from tapejax.program.program import Eqn, Program, trace
-from tapejax.tape.tape import Scope, current_scope, next_number, restore, set_scope
+from tapejax.tape.action import next_number
+from tapejax.tape.scope import Scope, current_scope, restore, set_scope
 from tapejax.tensor.tensor import Tensor, Tracer, make, refusal_of, with_id
 
 _tree = jax.tree_util

@@ -13,7 +13,7 @@ from tapejax.errors import LostGradientError
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import is_tensor
 from tapejax.ops.surface.op import Op, find
-from tapejax.tape.tape import current_scope
+from tapejax.tape.scope import current_scope
 from tapejax.tensor.tensor import make
 
 _tree = jax.tree_util
