@@ -5,7 +5,7 @@ import typing as _typing
 
 from tapejax.engine.backward import backward
 from tapejax.errors import TapejaxError
-from tapejax.fusion.block import fusion
+from tapejax.fusion.switch import fusion
 from tapejax.ops import operators as _operators  # noqa: F401  (gives Tensor its operators and methods)
 from tapejax.ops.custom_op import custom_op
 from tapejax.ops.lift import lift

@@ -274,12 +274,12 @@ class GradientTape:
         grads = Gradients()
         grads.add(root, seed)
         for record in reversed(self._records):  # the whole of reverse mode: strict reverse order, adding up
-            if record.numbers[0] in grads._sums:
+            if record.numbers[0] in grads.sums:
                 record.backward(grads)
                 for id in record.differentiable_inputs():
-                    told.watch(record.plan.name, record, id.number, grads._sums[id.number])
+                    told.watch(record.plan.name, record, id.number, grads.sums[id.number])
         told.check()
-        sums = {number: _sum(tensors[number], gradient) for number, gradient in grads._sums.items()}
+        sums = {number: _sum(tensors[number], gradient) for number, gradient in grads.sums.items()}
         for number, total in sums.items():
             told.watch("the sum with what its buffer holds", None, number, total)
         told.check()

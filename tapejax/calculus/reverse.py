@@ -25,7 +25,7 @@ from tapejax.errors import RefusedPrimitive, RuleSignatureError
 from tapejax.ground import compat
 from tapejax.program.program import Eqn, Program, flatten
 from tapejax.program.tracing import trace
-from tapejax.rules.registry import Step
+from tapejax.rules.registry import RuleCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Reversed:
 
     program: Program
     wrt: tuple[bool, ...]
-    steps: list[tuple[Eqn, Step, tuple[int, ...], tuple[bool, ...]]]
+    steps: list[tuple[Eqn, RuleCall, tuple[int, ...], tuple[bool, ...]]]
     recompute: list[Eqn]
     saves_in: tuple[int, ...]
     saves_out: tuple[int, ...]
@@ -112,7 +112,7 @@ class Reversed:
     depends: tuple[bool, ...]
     foreign: tuple[str, ...]
     kept_slots: list[int]
-    augmented: dict[int, tuple[Step, tuple[int, ...]]]
+    augmented: dict[int, tuple[RuleCall, tuple[int, ...]]]
 
     @property
     def extra_avals(self) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name as _named
 from tapejax.checkpointing.blame import Surroundings, first_difference
 from tapejax.checkpointing.digest import digest_of, same
 from tapejax.checkpointing.moment import Moment
-from tapejax.checkpointing.run import RunTape, Trail, reads_of, run
+from tapejax.checkpointing.run import RunTape, Trail, reads_of, run_on
 from tapejax.checkpointing.traced import checkpoint_traced, policy_of
 from tapejax.engine import backward as engine
 from tapejax.errors import ArgumentError, ConsumedTapeError, ReplayError
@@ -103,7 +103,7 @@ def _checkpoint(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], po
     policy = policy_of(policy)
     leaves, structure = _tree.tree_flatten((args, kwargs), is_leaf=is_tensor)
     scope = current_scope()
-    values = [leaf._value if is_tensor(leaf) else leaf for leaf in leaves]
+    values = [leaf.held if is_tensor(leaf) else leaf for leaf in leaves]
     traced = policy is not None or scope.bindings is not None or any(isinstance(value, Tracer) for value in values)
     if traced or is_known_over_arrays(function):
         return checkpoint_traced(function, leaves, structure, policy)
@@ -151,10 +151,10 @@ def _first_run(
     name = getattr(function, "__name__", type(function).__name__)
     surroundings = Surroundings(function) if verify else None
     tape = RunTape(trail, forgets=True, detail=scope.tape.detail, label=f"the first run of {name}")
-    result = run(lambda: function(*args, **kwargs), tape)
+    result = run_on(lambda: function(*args, **kwargs), tape)
     moment.over()
     results, out_structure = _tree.tree_flatten(result, is_leaf=is_tensor)
-    if any(is_tensor(leaf) and isinstance(leaf._value, Tracer) for leaf in results):
+    if any(is_tensor(leaf) and isinstance(leaf.held, Tracer) for leaf in results):
         raise _Traced
     own = [is_tensor(leaf) and leaf.id.number >= trail.start for leaf in results]
     made: dict[int, Tensor] = {}  # by the number that a result had within the run
@@ -162,7 +162,7 @@ def _first_run(
     if any(mine and leaf.requires_grad for leaf, mine in zip(results, own, strict=True)):
         digests = digest_of([leaf.value if is_tensor(leaf) else leaf for leaf in results]) if verify else None
         action = CheckpointAction(
-            Call(function, name, leaves, structure, scope.manner), moment, trail, results, out_structure, digests, surroundings, verify
+            Call(function, name, leaves, structure, scope.execution), moment, trail, results, out_structure, digests, surroundings, verify
         )  # fmt: skip
         action.epoch = scope.tape.epoch
     for leaf, mine in zip(results, own, strict=True):
@@ -179,15 +179,15 @@ class Call:
 
     __slots__ = ("function", "leaves", "name", "structure", "tensors")
 
-    def __init__(self, function: Any, name: str, leaves: list[Any], structure: Any, manner: Any):
-        hooks = None if manner is None else manner.hooks
+    def __init__(self, function: Any, name: str, leaves: list[Any], structure: Any, execution: Any):
+        hooks = None if execution is None else execution.hooks
         self.function, self.name, self.structure = function, name, structure
         self.leaves = [None if is_tensor(leaf) else leaf for leaf in leaves]
         self.tensors: dict[int, tuple[Any, TensorId, Kind]] = {}
         for place, leaf in enumerate(leaves):
             if is_tensor(leaf):
                 value = leaf.value if hooks is None else hooks.packed(leaf.value, is_leaf=leaf.is_leaf)
-                self.tensors[place] = (value, leaf.id, leaf._kind)
+                self.tensors[place] = (value, leaf.id, leaf.kind)
 
     def __call__(self) -> Any:
         leaves = list(self.leaves)
@@ -235,7 +235,7 @@ class CheckpointAction(TapeAction):
         given = [id.number for _, id, _ in call.tensors.values()]
         reads = trail.reads
         self.inputs = tuple(reads[n] for n in dict.fromkeys([*(n for n in given if n in reads), *reads]))
-        self.kinds = [leaf._kind if is_tensor(leaf) else None for leaf in results]
+        self.kinds = [leaf.kind if is_tensor(leaf) else None for leaf in results]
         self.outputs, self.places = (), ()
         numbers: dict[int, int] = {}
         for place, leaf in enumerate(results):  # the same result may be returned twice
@@ -254,7 +254,7 @@ class CheckpointAction(TapeAction):
         id = self.renamed.get(leaf.id.number)
         if id is None:
             return make(leaf.value, False)
-        return with_id(leaf.value, TensorId(id.number, self), leaf._kind)
+        return with_id(leaf.value, TensorId(id.number, self), leaf.kind)
 
     @property
     def line(self) -> str:
@@ -280,7 +280,7 @@ class CheckpointAction(TapeAction):
         self._go_back(grads, step, through=through)
 
     def _go_back(self, grads: Gradients, step: Any, *, through: bool = False) -> None:
-        cts = [grads._sums.get(id.number) for id in self.outputs]
+        cts = [grads.sums.get(id.number) for id in self.outputs]
         if all(ct is None for ct in cts):
             return
         scope = current_scope()
@@ -290,7 +290,7 @@ class CheckpointAction(TapeAction):
             tape._origin = scope.tape.fork()._origin
         with self.moment.settings():
             with self.moment.randomness():
-                result = run(self.call, tape)
+                result = run_on(self.call, tape)
             roots = self._checked(result, trail, tape)
             del result  # from here on nothing but the actions holds what was computed, and they go one by one
             if through:
@@ -308,30 +308,30 @@ class CheckpointAction(TapeAction):
         wanted = {id.number for id in self.inputs} if told else None
         inner = Gradients()
         if type(grads) is not Gradients:  # somebody's own kind, who wants to see every insert
-            inner._sums = {number: ct for number, ct in starts.items() if ct is not None}
-            engine.run(actions, inner, wanted, step=step)
-            for number, gradient in inner._sums.items():
+            inner.sums = {number: ct for number, ct in starts.items() if ct is not None}
+            engine.go_back(actions, inner, wanted, step=step)
+            for number, gradient in inner.sums.items():
                 if number < trail.start:
                     grads.insert(TensorId(number), gradient)
             return
         # What is there already moves over: sums are then made in the same order as without a checkpoint, and nobody
         # holds an old one.
-        sums = grads._sums
+        sums = grads.sums
         moving = list(sums) if wanted is None else [number for number in wanted if number in sums]
-        inner._sums = {number: sums.pop(number) for number in moving}
-        inner._sums.update((number, ct) for number, ct in starts.items() if ct is not None)
+        inner.sums = {number: sums.pop(number) for number in moving}
+        inner.sums.update((number, ct) for number, ct in starts.items() if ct is not None)
         starts.clear()
         try:
-            engine.run(actions, inner, wanted, step=step)
+            engine.go_back(actions, inner, wanted, step=step)
         finally:
-            sums.update((number, gradient) for number, gradient in inner._sums.items() if number < trail.start)
+            sums.update((number, gradient) for number, gradient in inner.sums.items() if number < trail.start)
 
     def _checked(self, result: Any, trail: Trail, tape: RunTape) -> list[int]:
         """The numbers of the results that cotangents belong to; ReplayError if the second run was another one."""
         leaves, structure = _tree.tree_flatten(result, is_leaf=is_tensor)
         if structure != self.structure:
             raise self._error(f"returned another structure: {structure}, not {self.structure}", trail)
-        kinds = [leaf._kind if is_tensor(leaf) else None for leaf in leaves]
+        kinds = [leaf.kind if is_tensor(leaf) else None for leaf in leaves]
         for place, (kind, before) in enumerate(zip(kinds, self.kinds, strict=True)):
             if kind is not before and kind != before:
                 raise self._error(f"result {place} is {kind or 'no Tensor'}, and was {before or 'no Tensor'}", trail)
@@ -385,7 +385,7 @@ class CheckpointAction(TapeAction):
             tape = RunTape(trail, forgets=True, detail="ops", label="a run to find a difference")
             try:
                 with self.moment.settings(), self.moment.randomness():
-                    run(self.call, tape)
+                    run_on(self.call, tape)
             except Exception:
                 return None
             trails.append(trail)

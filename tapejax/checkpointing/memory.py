@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from tapejax.calculus.reverse import Options
-from tapejax.checkpointing.run import RunTape, Trail, run
+from tapejax.checkpointing.run import RunTape, Trail, run_on
 from tapejax.checkpointing.sequential import DEEPEST, Sequential, evaluations, repetitions
 from tapejax.errors import ArgumentError
 from tapejax.ground.where import user_line
@@ -44,7 +44,7 @@ class Meter(Trail):
         if not (isinstance(op, Plan) and op.records and op.reversed is not None):
             return
         for tensor in tensors:
-            if tensor._number < self.start:
+            if tensor.number < self.start:
                 self._is_new(tensor.value)
         for value in op.keep((*[tensor.value for tensor in tensors], *results)):
             if self._is_new(value):
@@ -76,7 +76,7 @@ def _measured(chain: Sequence[Callable[..., Any]], inputs: tuple[Any, ...]) -> t
             inputs = (function(*inputs),)
             kept.append(meter.kept - before)
 
-    run(follow, tape)
+    run_on(follow, tape)
     return kept, states
 
 

@@ -80,10 +80,10 @@ class Trail:
 class RunTape(Tape):
     """The tape of one run. The first one forgets: nothing that was kept for a backward outlives its op."""
 
-    __slots__ = ("forgets", "manner", "trail", "watch")
+    __slots__ = ("execution", "forgets", "trail", "watch")
 
     def __init__(self, trail: Trail, *, forgets: bool, detail: str, label: str):
-        self.forgets, self.trail, self.watch, self.manner = forgets, trail, trail.note, STEADY
+        self.forgets, self.trail, self.watch, self.execution = forgets, trail, trail.note, STEADY
         super().__init__(detail=detail, label=label)
         self.guarded = True
 
@@ -120,7 +120,7 @@ def reads_of(action: TapeAction) -> Iterable[TensorId]:
     return action.differentiable_inputs() if type(action) is OpAction else action.inputs or ()
 
 
-def run(call: Callable[[], Any], tape: Tape) -> Any:
+def run_on(call: Callable[[], Any], tape: Tape) -> Any:
     """Call with the tape in place; whatever happens, the scope is afterwards what it was."""
     outer = current_scope()
     set_scope(Scope(tape, True, (outer.thread, outer.task), outer.bindings, STEADY))

@@ -31,7 +31,7 @@ class Manner:
         hooks = self.hooks
         if hooks is None:
             return kept
-        leaves = {id(tensor._value) for tensor in tensors if tensor.is_leaf}
+        leaves = {id(tensor.held) for tensor in tensors if tensor.is_leaf}
         return tuple([hooks.packed(value, is_leaf=id(value) in leaves) for value in kept])
 
 

@@ -79,8 +79,8 @@ def checkpoint_traced(function: Callable[..., Any], leaves: Sequence[Any], struc
     over_arrays = lambda bindings, values: whole(bindings, values, False)
     recorded = called(
         function,
-        lambda: functions.record(name, whole, operands),
-        lambda: functions.record(name, over_arrays, operands),
+        lambda: functions.record_function(name, whole, operands),
+        lambda: functions.record_function(name, over_arrays, operands),
     )
     arrays = iter(recorded)
     made = [next(arrays) if leaf is None else leaf for leaf in rest]

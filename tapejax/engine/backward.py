@@ -19,11 +19,11 @@ from tapejax.errors import (
     SeedError,
     WrongTapeError,
 )
-from tapejax.fusion.block import ONES
+from tapejax.fusion.sealed import ONES
 from tapejax.ground.where import user_line
 from tapejax.plan.plan import OpAction, x64_for
 from tapejax.tape import cuts
-from tapejax.tape.action import Composite, Request, TapeAction, written
+from tapejax.tape.action import Composite, Request, TapeAction, materialised
 from tapejax.tape.modes import alarm, enable_grad
 from tapejax.tape.tape import Tape, current_tape
 from tapejax.tensor.gradients import Gradients
@@ -68,7 +68,7 @@ def backward(
     if (looks := alarm.get()) is not None:
         looks.before_backward(root, tape)
     if leaves is not None and seed is None and type(root) is Tensor and not (retain_tape or create_graph):
-        made_by = root._value
+        made_by = root.held
         found = made_by.step(root, leaves, tape) if isinstance(made_by, Composite) else None
         if found is not None:
             return found
@@ -77,22 +77,22 @@ def backward(
     for one, said, given in starts:
         if create_graph:
             given = said if isinstance(said, Tensor) else make(own(given), False)
-        grads.add(one._number, given)
-    wanted = None if leaves is None else {leaf._number for leaf in leaves}
-    grads._told = {"roots": [one._number for one, _, _ in starts], "wrt": wanted, "cut": cut}
+        grads.add(one.number, given)
+    wanted = None if leaves is None else {leaf.number for leaf in leaves}
+    grads.requested = {"roots": [one.number for one, _, _ in starts], "wrt": wanted, "cut": cut}
     if create_graph:
         with tape, enable_grad():
-            run(list(tape.actions), grads, wanted, step=higher_order.step)
+            go_back(list(tape.actions), grads, wanted, step=higher_order.step)
         return grads
     entries = tape.entries() if retain_tape else tape.take_entries(by="backward()")
-    run(entries, grads, wanted, alone=not retain_tape)
+    go_back(entries, grads, wanted, alone=not retain_tape)
     for one, said, given in starts:
-        if said is None and grads._sums.get(one._number) is given:
-            grads._sums[one._number] = own(given)
+        if said is None and grads.sums.get(one.number) is given:
+            grads.sums[one.number] = own(given)
     return grads
 
 
-def run(
+def go_back(
     entries: list[Any],
     grads: Gradients,
     wanted: set[int] | None = None,
@@ -120,10 +120,10 @@ def run(
             if only.leads(entry):
                 pull(entry, grads, step)
         except ReplayError as error:  # it names the action and the reason already
-            hand_over(error, entry, written(entries), grads)
+            hand_over(error, entry, materialised(entries), grads)
             raise
         except Exception as cause:
-            raise failure(entry, written(entries), grads, cause) from cause
+            raise failure(entry, materialised(entries), grads, cause) from cause
         entries.pop()
         if alone and step is None and isinstance(entry, TapeAction):
             entry.release()  # the root, which somebody may hold, leads to it still
@@ -159,19 +159,19 @@ class Only:
         if self.wanted is not None:
             for id in action.outputs or ():
                 if id.number not in self.wanted and id not in (action.inputs or ()):
-                    grads._sums.pop(id.number, None)
+                    grads.sums.pop(id.number, None)
 
     def drop_rest(self, grads: Gradients) -> None:
         if self.wanted is not None:
-            for number in [number for number in grads._sums if number not in self.wanted]:
-                del grads._sums[number]
+            for number in [number for number in grads.sums if number not in self.wanted]:
+                del grads.sums[number]
 
 
 def pull(action: TapeAction, grads: Gradients, step: Callable[[TapeAction, Gradients], None] | None = None) -> None:
     """One action's backward. One that says what it made is skipped if no gradient has reached that."""
     if type(action) is not OpAction:  # which sees to it by itself
         outputs = action.outputs
-        if outputs is not None and not any(id.number in grads._sums for id in outputs):
+        if outputs is not None and not any(id.number in grads.sums for id in outputs):
             return
     action.backward(grads) if step is None else step(action, grads)
 
@@ -214,7 +214,7 @@ def hand_over(error: Any, action: TapeAction, actions: list[TapeAction], grads: 
 def look_for_cuts(root: Any, leaves: Sequence[Tensor] | None, tape: Tape) -> dict[int, str]:
     """See cuts.check; a root that is none is refused later."""
     roots = [one for one in (root if isinstance(root, (list, tuple)) else [root]) if isinstance(one, Tensor)]
-    wanted = None if leaves is None else [leaf._number for leaf in leaves]
+    wanted = None if leaves is None else [leaf.number for leaf in leaves]
     return cuts.check(tape, roots, wanted)
 
 
@@ -324,12 +324,12 @@ def own(array: Any) -> Any:
 
 def ones_like(root: Tensor) -> Any:
     """Ones of the root's shape, dtype and sharding; made once, since arrays never change. Not to be handed out."""
-    value = root._value
+    value = root.held
     if isinstance(value, jax.core.Tracer):
         return jnp.ones_like(value)
     # The sharding of a value that is yet to be computed will be seen to by the program that does it.
     pending = isinstance(value, Composite)
-    key = root._kind if pending else (root._kind, root.value.sharding)
+    key = root.kind if pending else (root.kind, root.value.sharding)
     found = ONES.get(key)
     if found is None:
         if len(ONES) >= 128:

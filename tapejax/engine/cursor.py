@@ -123,7 +123,7 @@ class _Observed(Gradients):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sums = self.watched = _Sums()
+        self.sums = self.watched = _Sums()
         self.watch(None)
 
     def watch(self, index: int | None) -> None:
@@ -133,9 +133,9 @@ class _Observed(Gradients):
         self.watched.before = {}
 
     def add(self, number: int, gradient: Any) -> None:
-        before = self._sums.get(number)
+        before = self.sums.get(number)
         super().add(number, gradient)
-        self.events.append(Term(TensorId(number), gradient, before, self._sums[number], self.index))
+        self.events.append(Term(TensorId(number), gradient, before, self.sums[number], self.index))
 
     def get(self, key: Tensor | TensorId, default: Any = None) -> Any:
         return self._read(key, super().get(key, default))
@@ -191,7 +191,7 @@ class Cursor:
         self.label = label
         self.names = dict(names or {})  # what the user calls tensors, by number; for showing
         self._grads = _Observed()
-        self._grads._told = {"roots": [id.number for id in self.roots], "wrt": None}
+        self._grads.requested = {"roots": [id.number for id in self.roots], "wrt": None}
         self._position = 0
         self._changes: list[_Change] = []
         self._terms: dict[int, list[Term]] = {}
@@ -247,7 +247,7 @@ class Cursor:
     @property
     def sums(self) -> dict[TensorId, Sum]:
         """Every gradient so far, with the terms it was added up from."""
-        found = self._grads._sums
+        found = self._grads.sums
         return {
             TensorId(number): Sum(TensorId(number), tuple(self._terms.get(number, ())), value)
             for number, value in found.items()
@@ -257,8 +257,8 @@ class Cursor:
     def gradients(self) -> Gradients:
         """The gradients so far, as a map of their own."""
         grads = Gradients()
-        grads._sums.update(self._grads._sums)
-        grads._told = dict(self._grads._told)
+        grads.sums.update(self._grads.sums)
+        grads.requested = dict(self._grads.requested)
         return grads
 
     # -- moving -----------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ class Cursor:
         """Run one action for the first time. If it fails, all is as before."""
         action, grads = self.actions[index], self._grads
         outputs = getattr(action, "outputs", None)
-        there = {} if outputs is None else {id: grads._sums[id.number] for id in outputs if id.number in grads._sums}
+        there = {} if outputs is None else {id: grads.sums[id.number] for id in outputs if id.number in grads.sums}
         grads.watch(index)
         try:
             pull(action, grads)
@@ -371,7 +371,7 @@ class Cursor:
             removed=tuple(TensorId(event) for event in events if not isinstance(event, Term)),
             skipped=outputs is not None and not there,
         )
-        return _Change(step, events, before, {number: grads._sums.get(number, _NOTHING) for number in before})
+        return _Change(step, events, before, {number: grads.sums.get(number, _NOTHING) for number in before})
 
     def _file(self, events: Sequence[Term | int]) -> None:
         for event in events:

@@ -40,7 +40,7 @@ class Alias(TapeAction):
 
     def of(self, tensor: Tensor) -> Tensor:
         """The tensor as it is known from here on."""
-        return tensor._known_as(TensorId(self.sequence, self), tensor._kind)
+        return tensor._known_as(TensorId(self.sequence, self), tensor.kind)
 
     def backward(self, grads: Gradients) -> None:
         ct = grads.get(self.outputs[0])
@@ -62,7 +62,7 @@ def step(action: TapeAction, grads: Gradients, *, through: bool = True, lanes: i
             in_steps(grads, partial(step, through=through, lanes=lanes), through=through)
         return
     plan = action.plan
-    cts = [grads._sums.get(number) for number in action.numbers]
+    cts = [grads.sums.get(number) for number in action.numbers]
     if all(ct is None for ct in cts):
         return
     filled = [_filled(ct, kind.aval, lanes) for ct, kind in zip(cts, plan.out_kinds, strict=True)]

@@ -29,7 +29,7 @@ class LabelledOp(Op):
 def known(labels: Any) -> np.ndarray | None:
     """Class numbers that the host has already: nothing is computed, waited for or copied from a device."""
     if isinstance(labels, Tensor):
-        labels = labels._value
+        labels = labels.held
     if isinstance(labels, jax.Array):
         if isinstance(labels, Tracer) or not labels.is_ready() or {d.platform for d in labels.devices()} != {"cpu"}:
             return None

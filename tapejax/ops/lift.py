@@ -21,8 +21,9 @@ import numpy as np
 
 from tapejax.calculus.reverse import Options
 from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError, explain
-from tapejax.fusion.block import LIMIT, Block, fusion
+from tapejax.fusion.block import LIMIT, Block
 from tapejax.fusion.layout import forget, result_slot
+from tapejax.fusion.switch import fusion
 from tapejax.ground import compat
 from tapejax.ground.where import line_of, user_frame, user_line
 from tapejax.plan.plan import OpAction, Plan
@@ -57,7 +58,7 @@ def scalar(value: Any) -> Tensor:
     if found is None:
         with jax.ensure_compile_time_eval():
             found = make(jax.device_put(value), False)  # on no mesh, whichever is set now
-        if len(_scalars) < 4096 and not isinstance(found._value, Tracer) and value == value:
+        if len(_scalars) < 4096 and not isinstance(found.held, Tracer) and value == value:
             _scalars[key] = found
     return found
 
@@ -74,7 +75,7 @@ def plain_key(args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
     for arg in args:
         kind = type(arg)
         if kind is Tensor:
-            key.append(arg._kind)
+            key.append(arg.kind)
         elif kind in PLAIN_OPTIONS:
             key += (kind, arg)
         elif kind is tuple and INTEGER.issuperset(map(type, arg)):
@@ -94,7 +95,7 @@ def plain_key(args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
 
 def tensor_key(tensors: Sequence[Tensor], scope: Any) -> tuple[Any, ...]:
     """The key of a call with nothing but Tensors."""
-    return (*[tensor._kind for tensor in tensors], scope.enabled, _x64.value)
+    return (*[tensor.kind for tensor in tensors], scope.enabled, _x64.value)
 
 
 class Lifted:
@@ -119,21 +120,21 @@ class Lifted:
             if len(args) == 2:
                 x, y = args
                 if type(x) is Tensor and type(y) is Tensor:
-                    key = (x._kind, y._kind, scope.enabled, _x64.value)
+                    key = (x.kind, y.kind, scope.enabled, _x64.value)
             elif len(args) == 1:
                 if type(args[0]) is Tensor:
-                    key = (args[0]._kind, scope.enabled, _x64.value)
+                    key = (args[0].kind, scope.enabled, _x64.value)
             elif all([type(arg) is Tensor for arg in args]):
                 key = tensor_key(args, scope)
             plan = self.plans.get(key)
             if plan is not None:
-                return run(plan, args, scope)
+                return apply_plan(plan, args, scope)
             if key is not None:
                 return self._general(args, kwargs, scope)
         key = plain_key(args, kwargs, scope)
         plan = self.plans.get(key)
         if plan is not None:
-            return run(plan, [arg for arg in args if type(arg) is Tensor], scope)
+            return apply_plan(plan, [arg for arg in args if type(arg) is Tensor], scope)
         return self._general(args, kwargs, scope, key)
 
     def _general(self, args: Any, kwargs: dict[str, Any], scope: Any, also: Any = None) -> Any:
@@ -146,7 +147,7 @@ class Lifted:
         if plan is None:
             plan = self._plan(args, kwargs, tensors, key, scope)
         self._file(plan, also, args, tensors)
-        return run(plan, tensors, scope)
+        return apply_plan(plan, tensors, scope)
 
     def _file(self, plan: Plan, key: Any, args: Sequence[Any], tensors: Sequence[Tensor]) -> None:
         """File a plan under its `plain_key` too, if its operands are just the Tensors among the arguments."""
@@ -163,7 +164,7 @@ class Lifted:
         plan = self.plans.get(key)
         if plan is None:
             plan = self._plan(tuple(tensors), {}, tensors, key, scope)
-        return run(plan, tensors, scope, place)
+        return apply_plan(plan, tensors, scope, place)
 
     def _static_leaves(self, args, kwargs) -> list[bool]:
         marks: list[bool] = []
@@ -186,13 +187,13 @@ class Lifted:
                         f"a static argument of {self.name} is a Tensor", at=user_line(), fix="pass a plain number"
                     )
                 tensors.append(leaf)
-                key.append(leaf._kind)
+                key.append(leaf.kind)
             elif static or not is_data(leaf):
                 key.append((type(leaf), _hashable(leaf, self.name)))
             else:
                 leaf = as_tensor(leaf)
                 tensors.append(leaf)
-                key.append(leaf._kind)
+                key.append(leaf.kind)
         return tensors, tuple(key)
 
     def _plan(self, args, kwargs, tensors, key, scope) -> Plan:
@@ -271,7 +272,7 @@ def _shown(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> s
 _VALUES = inspect.signature(lambda *values: None)
 
 
-def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None, checked: bool = False) -> Any:
+def apply_plan(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None, checked: bool = False) -> Any:
     """Note a plan's call, or run it, and return Tensors in the function's own structure.
 
     where: the place inside an opened program, if not the user's line.
@@ -296,8 +297,8 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None, ch
         plan = plan.under(block.settings, tensors)
     key: list[Any] = [plan]
     for tensor in tensors:
-        if tensor._value is block:
-            key.append(tensor._slot)
+        if tensor.held is block:
+            key.append(tensor.slot)
         else:
             slot = block.bring(tensor)
             if slot is None:
@@ -307,20 +308,20 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None, ch
     if plan.records:
         where = where or user_frame(3)
         if not plan.all_wrt:
-            others = [tensor._number for tensor, needs in zip(tensors, plan.wrt) if not needs]
+            others = [tensor.number for tensor, needs in zip(tensors, plan.wrt) if not needs]
     calls = block.calls
     index = len(calls)
     made: Any = new(Tensor)
-    made._value = block
-    made._slot = index
-    made._id = number = next_number()
-    made._kind = plan.out_kinds[0]
+    made.held = block
+    made.slot = index
+    made.identity = number = next_number()
+    made.kind = plan.out_kinds[0]
     if plan.n_out == 1:
         call = (tuple(key), number, ref(made), where, others)
     else:
         made = _more(plan, block, index, made)
-        call = (tuple(key), tuple([one._id for one in made]), tuple([ref(one) for one in made]), where, others)
-    calls.append(call)  # the one step by which a call is noted
+        call = (tuple(key), tuple([one.identity for one in made]), tuple([ref(one) for one in made]), where, others)
+    calls.append(call)  # the one step by which a call is deferred
     if calls[index] is not call:
         _place(block, call, made)
     if plan.records and not block.logged:
@@ -335,21 +336,26 @@ def _more(plan: Plan, block: Block, index: int, made: Tensor) -> list[Tensor]:
     several = [made]
     for position, kind in enumerate(plan.out_kinds[1:], 1):
         tensor = new(Tensor)
-        tensor._value, tensor._slot, tensor._id, tensor._kind = block, result_slot(index, position), next_number(), kind
+        tensor.held, tensor.slot, tensor.identity, tensor.kind = (
+            block,
+            result_slot(index, position),
+            next_number(),
+            kind,
+        )
         several.append(tensor)
     return several
 
 
 def _place(block: Block, call: tuple[Any, ...], made: Any) -> None:
-    """Another op was noted in between, by a signal handler or a finalizer: the results are in another place."""
+    """Another op was deferred in between, by a signal handler or a finalizer: the results are in another place."""
     calls = block.seal().calls if block.closed else block.calls
     index = next((index for index, one in enumerate(calls) if one is call), 0)  # 0: it is missed, as will be seen
     for position, tensor in enumerate(made if type(made) is list else [made]):
-        tensor._slot = result_slot(index, position)
+        tensor.slot = result_slot(index, position)
 
 
 def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> Any:
-    """A call that cannot just be noted, or perhaps not."""
+    """A call that cannot just be deferred, or perhaps not."""
     if scope.bindings is not None:
         tensors = scope.bindings.resolve(tensors)
     if plan.records and (plan.stepwise or (where is None and scope.tape.detail == "primitives")):
@@ -361,7 +367,7 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
                 fix="run it eagerly on concrete values, outside of jit, vmap and shard_map, or use lax.scan",
             )
         return run_stepwise(plan, tensors)
-    if scope.manner is not None or not fusion.enabled or plan.effects or not plan.n_out:
+    if scope.execution is not None or not fusion.enabled or plan.effects or not plan.n_out:
         if plan.effects and scope.tape.block is not None:
             scope.tape.block.flush()  # so that a callback may look at whatever was computed before
         return run_now(plan, tensors, scope, where)
@@ -369,7 +375,7 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
         block = scope.tape.block
         if block is not None and block.settings is not compat.Settings.now():
             new_block(scope.tape)
-    return run(plan, tensors, scope, where or user_frame(4), checked=True)
+    return apply_plan(plan, tensors, scope, where or user_frame(4), checked=True)
 
 
 def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> Any:
@@ -385,7 +391,7 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
         results = (results,)
     if not scope.enabled and scope.bindings is None and any(tensor.requires_grad for tensor in tensors):
         results = jax.lax.stop_gradient(results)  # no_grad holds for whoever differentiates a traced program too
-    tape, manner = scope.tape, scope.manner
+    tape, execution = scope.tape, scope.execution
     where = where or user_frame(4)
     if tape.watch is not None and scope.bindings is None:
         tape.watch(plan, tensors, results, where)
@@ -393,8 +399,8 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
     action = None
     if plan.records and not tape.forgets:
         kept = plan.keep((*values, *results))
-        if manner is not None:
-            kept = manner.pack(plan, tensors, kept)
+        if execution is not None:
+            kept = execution.pack(plan, tensors, kept)
         action = OpAction(plan, [tensor.id for tensor in tensors], numbers, kept, where, tape.epoch)
         tape.append(action)
     return packed(plan, results, numbers, action)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tapejax.errors import ArgumentError, IndexingError, TensorConversionError
 from tapejax.ground.where import user_line
-from tapejax.ops.lift import NUMBERS, PLAIN_OPTIONS, Lifted, as_tensor, is_data, lift, run
+from tapejax.ops.lift import NUMBERS, PLAIN_OPTIONS, Lifted, apply_plan, as_tensor, is_data, lift
 from tapejax.ops.straight import straight
 from tapejax.tape.scope import current_scope
 from tapejax.tensor.tensor import Tensor, Tracer, tensor
@@ -82,8 +82,8 @@ def _binary(name: str, op: Lifted) -> tuple[Callable, Callable]:
     def forward(self, other):
         if type(other) is Tensor:  # the common case, with nothing in between
             scope = current_scope()
-            plan = plans.get((self._kind, other._kind, scope.enabled, _x64.value))
-            return op(self, other) if plan is None else run(plan, (self, other), scope)
+            plan = plans.get((self.kind, other.kind, scope.enabled, _x64.value))
+            return op(self, other) if plan is None else apply_plan(plan, (self, other), scope)
         if _operand(other):
             return op(self, as_tensor(other)) if not _is_literal(other) else _with_literal(op, other, False)(self)
         return _not_an_operand(name, other)
@@ -457,8 +457,8 @@ def getitem(self, index):
     if key is None:
         pattern, operands = split_index(self.shape, index)
         return _getitem(self, *[as_tensor(operand) for operand in operands], pattern=pattern)
-    traced = isinstance(self._value, Tracer)
-    key = (key, self._kind.aval.shape, jax.enable_x64.value, traced)
+    traced = isinstance(self.held, Tracer)
+    key = (key, self.kind.aval.shape, jax.enable_x64.value, traced)
     found = _splits.get(key)
     if found is None:
         pattern, operands = split_index(self.shape, index, fixed=traced)

@@ -82,7 +82,7 @@ class Plan:
         self.single = self.n_results == 1
         self.special = (
             self.effects or self.draws or not self.n_out or (self.records and self.stepwise)
-        )  # is not just noted
+        )  # is not just deferred
         self.bare = self.n_out == 1 and self.structure == _LEAF  # returns an array, not a tuple or dict of them
         self.forward = Jitted(self._run_forward, name, program)
         self.n_bytes = sum([aval.size * getattr(aval.dtype, "itemsize", 8) for aval in program.out_avals])
@@ -204,7 +204,7 @@ class Failed:
 class OpAction(TapeAction):
     """What a lifted op leaves on the tape.
 
-    block, index: the block that noted the call, if any, and which of its calls it was.
+    block, index: the block that deferred the call, if any, and which of its calls it was.
     """
 
     __slots__ = ("__weakref__", "_kept", "block", "epoch", "index", "inputs", "numbers", "plan", "where")
@@ -276,7 +276,7 @@ class OpAction(TapeAction):
             self._pull(grads)
 
     def _pull(self, grads) -> None:
-        sums = grads._sums
+        sums = grads.sums
         numbers = self.numbers
         plan = self.plan
         cts = [sums.get(number) for number in numbers]

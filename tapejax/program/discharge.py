@@ -72,7 +72,7 @@ def pure(jaxpr: Any) -> Any:
                 outside.append((value, cell))
             return cell
 
-        results = run(
+        results = run_discharged(
             inner,
             [cell_or_value(value, var) for value, var in zip(consts, inner.constvars, strict=True)],
             [cell_or_value(value, var) for value, var in zip(args, inner.invars, strict=True)],
@@ -85,7 +85,7 @@ def pure(jaxpr: Any) -> Any:
     return jax.make_jaxpr(function)(*[var.aval for var in inner.invars])
 
 
-def run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def run_discharged(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Evaluate an open jaxpr where references are cells."""
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
@@ -106,7 +106,7 @@ def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
     touches = any(isinstance(operand, Cell) for operand in operands)
     if name in CALLS and (touches or eqn.effects):
         inner, consts = compat.jaxpr_parts(eqn.params[CALLS[name]])
-        return run(inner, consts, operands)
+        return run_discharged(inner, consts, operands)
     if touches:
         if name not in CONTROL:
             raise RefusedPrimitive(
@@ -274,7 +274,7 @@ def through_scan(eqn, operands):
     def body(state, xs):
         carry, values = state
         fixed, cells = outside.inside(values)
-        results = run(inner, consts, [*fixed, *carry, *xs])
+        results = run_discharged(inner, consts, [*fixed, *carry, *xs])
         return (results[:n_carry], values_of(cells)), results[n_carry:]
 
     options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
@@ -292,7 +292,7 @@ def through_cond(eqn, operands):
 
         def function(values):
             operands, cells = outside.inside(values)
-            return run(inner, consts, operands), values_of(cells)
+            return run_discharged(inner, consts, operands), values_of(cells)
 
         return function
 
@@ -312,7 +312,7 @@ def through_while(eqn, operands):
         def function(state):
             carry, values = state
             fixed, cells = outside.inside(values)
-            return run(inner, consts, [*fixed[chosen], *carry]), values_of(cells)
+            return run_discharged(inner, consts, [*fixed[chosen], *carry]), values_of(cells)
 
         return function
 

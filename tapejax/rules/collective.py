@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from tapejax.ground import compat
 from tapejax.rules.reduction import along
-from tapejax.rules.registry import Step, refused, rule, structural
+from tapejax.rules.registry import RuleCall, refused, rule, structural
 
 
 def varying(x, like):
@@ -187,7 +187,7 @@ def shard_map(eqn, in_avals, out_avals, active_in, tools):
     """out = the same program on every device, each with its shards"""
     both = ShardMap(eqn, in_avals, out_avals, active_in, tools)
     inner = both.inner
-    return Step(inner.saves_in, inner.saves_out, both.backward, both.forward, both.extra_avals, inner.foreign)
+    return RuleCall(inner.saves_in, inner.saves_out, both.backward, both.forward, both.extra_avals, inner.foreign)
 
 
 class ShardMap:

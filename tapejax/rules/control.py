@@ -10,7 +10,7 @@ from jax.extend.core import primitives as p
 
 from tapejax.ground import compat
 from tapejax.program.program import run_eqns
-from tapejax.rules.registry import Step, constant, refused, structural, zeros_like
+from tapejax.rules.registry import RuleCall, constant, refused, structural, zeros_like
 
 
 def cond_flow(eqn, active_in, tools):
@@ -79,7 +79,7 @@ def cond(eqn, in_avals, out_avals, active_in, tools):
         return [None, *(None if aval is None else next(in_cts) for aval in avals)]
 
     foreign = tuple(name for back in backs for name in back.foreign)
-    return Step(saves_in, saves_out, backward, forward, pool, foreign)
+    return RuleCall(saves_in, saves_out, backward, forward, pool, foreign)
 
 
 def pooled(groups) -> tuple[tuple[Any, ...], list[list[int]]]:
@@ -128,7 +128,7 @@ def remat(eqn, in_avals, out_avals, active_in, tools):
         back.run(again, env)
         return back.backward([env[slot] for slot in back.kept_slots], cts)
 
-    return Step(saves_in, saves_out, backward, forward, tuple(body.avals[slot] for slot in extras), back.foreign)
+    return RuleCall(saves_in, saves_out, backward, forward, tuple(body.avals[slot] for slot in extras), back.foreign)
 
 
 def saveable(body, policy) -> set[int]:
@@ -141,12 +141,12 @@ def saveable(body, policy) -> set[int]:
     return slots
 
 
-def inlined(jaxpr, active_in, tools) -> Step:
+def inlined(jaxpr, active_in, tools) -> RuleCall:
     """The Step of a call whose derivative is that of the program inside."""
     body = tools.flatten(jaxpr)
     back = tools.reverse(body, active_in, wanted=tools.wanted or None)
     forward = lambda operands: back.forward(*operands)
-    return Step(back.saves_in, back.saves_out, back.backward, forward, back.extra_avals, back.foreign)
+    return RuleCall(back.saves_in, back.saves_out, back.backward, forward, back.extra_avals, back.foreign)
 
 
 @structural("composite")

@@ -19,7 +19,7 @@ from tapejax.ground import compat
 from tapejax.program.program import CUSTOM, flatten
 from tapejax.rules.control import inlined
 from tapejax.rules.foreign import vjp_step
-from tapejax.rules.registry import Step, StructuralRule, lookup, structural, zeros_like
+from tapejax.rules.registry import RuleCall, StructuralRule, lookup, structural, zeros_like
 
 
 def cheap_inside(eqn, is_cheap) -> bool:
@@ -110,7 +110,7 @@ def pushforward(function, in_avals, out_avals, active_in, tools):
     return pushed
 
 
-def transposed(pushed, in_avals, out_avals, active_in, tools) -> Step:
+def transposed(pushed, in_avals, out_avals, active_in, tools) -> RuleCall:
     """The Step whose backward is the transpose of a pushforward."""
     n_in, n_out = len(in_avals), len(out_avals)
     wanted = [i for i, active in enumerate(active_in) if active]
@@ -145,7 +145,7 @@ def transposed(pushed, in_avals, out_avals, active_in, tools) -> Step:
         return in_cts
 
     avals = tuple(back.avals[slot] for slot in extras)
-    return Step(back.saves_in, back.saves_out, backward, forward, avals, back.foreign)
+    return RuleCall(back.saves_in, back.saves_out, backward, forward, avals, back.foreign)
 
 
 def linear_slots(program, tangents) -> set[int]:

@@ -7,10 +7,10 @@ from jax.extend import core as jex_core
 from tapejax.errors import RefusedPrimitive
 from tapejax.ground import compat
 from tapejax.program.tracing import trace
-from tapejax.rules.registry import Step
+from tapejax.rules.registry import RuleCall
 
 
-def by_definition(function, in_avals, active_in, tools) -> Step:
+def by_definition(function, in_avals, active_in, tools) -> RuleCall:
     """The Step of a primitive whose results `function` computes from the same operands.
 
     The forward stays the primitive's own; the backward runs the function again, so only operands are kept.
@@ -23,7 +23,7 @@ def by_definition(function, in_avals, active_in, tools) -> Step:
         kept = [saved[i] for i in reversed_.saves_in] + [outputs[i] for i in reversed_.saves_out] + extras
         return reversed_.backward(kept, cts)
 
-    return Step(tuple(range(len(in_avals))), (), backward, foreign=reversed_.foreign)
+    return RuleCall(tuple(range(len(in_avals))), (), backward, foreign=reversed_.foreign)
 
 
 def on_arrays(jaxpr, consts, ndim):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from tapejax.errors import MissingRule
 from tapejax.ground import compat
 from tapejax.program.program import live, trace
-from tapejax.rules.registry import Step, zeros_like
+from tapejax.rules.registry import RuleCall, zeros_like
 
 
 class ForeignRule:
@@ -23,7 +23,7 @@ class ForeignRule:
         self.name = name
         self.doc = f"{name}: differentiated by its own jax rule"
 
-    def specialise(self, eqn, in_avals, out_avals, active_in, tools) -> Step:
+    def specialise(self, eqn, in_avals, out_avals, active_in, tools) -> RuleCall:
         try:
             return vjp_step(compat.equation_as_function(eqn.origin), in_avals, out_avals, active_in)
         except NotImplementedError as cause:
@@ -46,7 +46,7 @@ def foreign_rule(eqn, policy: str) -> ForeignRule:
     return ForeignRule(eqn.name)
 
 
-def vjp_step(function, in_avals, out_avals, active_in) -> Step:
+def vjp_step(function, in_avals, out_avals, active_in) -> RuleCall:
     """A Step that reaches a rule written by someone else through jax.vjp of one equation.
 
     The vjp function that jax returns is a pytree: its leaves are what to keep. The forward is traced
@@ -97,4 +97,4 @@ def vjp_step(function, in_avals, out_avals, active_in) -> Step:
             in_cts[i] = ct
         return in_cts
 
-    return Step(saves_in, saves_out, backward, forward, tuple(program.avals[slot] for slot in extras))
+    return RuleCall(saves_in, saves_out, backward, forward, tuple(program.avals[slot] for slot in extras))

@@ -5,8 +5,18 @@ import jax.numpy as jnp
 from jax import lax
 
 from tapejax.errors import RefusedPrimitive
-from tapejax.rules.matrices import H, T, diagonal, half_diagonal, hat, inverse_differences, mm, on_diagonal, put_back
-from tapejax.rules.registry import Step, refused, rule, structural
+from tapejax.rules.matrices import (
+    H,
+    T,
+    conjugate,
+    diagonal,
+    half_diagonal,
+    inverse_differences,
+    mm,
+    on_diagonal,
+    put_back,
+)
+from tapejax.rules.registry import RuleCall, refused, rule, structural
 
 solve_triangular = lax.linalg.triangular_solve
 
@@ -17,9 +27,9 @@ def cholesky(ct, out, a):
     l = jnp.tril(out)
     inner_ct = half_diagonal(jnp.tril(mm(T(l), ct)))
     left = solve_triangular(l, inner_ct, left_side=True, lower=True, transpose_a=True)
-    a_hat = hat(solve_triangular(l, left, left_side=False, lower=True, conjugate_a=True))
+    a_bar = conjugate(solve_triangular(l, left, left_side=False, lower=True, conjugate_a=True))
     # Only a's lower triangle is read; the upper one is taken to be its conjugate.
-    return (hat(half_diagonal(jnp.tril(a_hat + H(a_hat)))),)
+    return (conjugate(half_diagonal(jnp.tril(a_bar + H(a_bar)))),)
 
 
 @rule(lax.linalg.lu_p, saves="out")
@@ -45,23 +55,23 @@ def lu(ct, out, a):
 @rule(lax.linalg.qr_p, saves="out")
 def qr(ct, out, a, *, pivoting, full_matrices, use_magma):
     """a = q r, or a[:, permutation] = q r; r is upper triangular with a real diagonal"""
-    (q, r, *permutation), (q_hat, r_hat) = out, (hat(ct[0]), hat(ct[1]))
+    (q, r, *permutation), (q_bar, r_bar) = out, (conjugate(ct[0]), conjugate(ct[1]))
     n = min(a.shape[-2:])
-    q, more, q_hat, more_hat = q[..., :n], q[..., n:], q_hat[..., :n], q_hat[..., n:]
-    r, beside, r_hat, beside_hat = r[..., :n, :n], r[..., :n, n:], r_hat[..., :n, :n], r_hat[..., :n, n:]
+    q, more, q_bar, more_bar = q[..., :n], q[..., n:], q_bar[..., :n], q_bar[..., n:]
+    r, beside, r_bar, beside_bar = r[..., :n, :n], r[..., :n, n:], r_bar[..., :n, :n], r_bar[..., :n, n:]
     if more.shape[-1]:
-        q_hat = q_hat + completion_hat(q, more, more_hat)
+        q_bar = q_bar + completion_bar(q, more, more_bar)
     # The columns beside the square are q^H a there.
-    q_hat = q_hat + mm(q, beside, H(beside_hat))
-    inner = mm(H(q), q_hat) - mm(r_hat, H(r))
+    q_bar = q_bar + mm(q, beside, H(beside_bar))
+    inner = mm(H(q), q_bar) - mm(r_bar, H(r))
     upper = half_diagonal(jnp.triu(inner))
-    a_hat = q_hat - mm(q, upper + H(upper))
-    a_hat = solve_triangular(r, a_hat, left_side=False, transpose_a=True, conjugate_a=True)
-    a_hat = lax.concatenate([a_hat, mm(q, beside_hat)], a.ndim - 1)
-    return (hat(put_back(a_hat, permutation[0], -1) if pivoting else a_hat),)
+    a_bar = q_bar - mm(q, upper + H(upper))
+    a_bar = solve_triangular(r, a_bar, left_side=False, transpose_a=True, conjugate_a=True)
+    a_bar = lax.concatenate([a_bar, mm(q, beside_bar)], a.ndim - 1)
+    return (conjugate(put_back(a_bar, permutation[0], -1) if pivoting else a_bar),)
 
 
-def completion_hat(q, more, more_hat):
+def completion_bar(q, more, more_bar):
     """The cotangent of q through the columns that complete it to a unitary matrix.
 
     With q = [top; bottom], Householder reflections make `more` a function of q alone. Its change is
@@ -70,8 +80,8 @@ def completion_hat(q, more, more_hat):
     n = q.shape[-1]
     top, bottom = q[..., :n, :], q[..., n:, :]
     z = T(jnp.linalg.solve(T(top - jnp.eye(n, dtype=q.dtype)), T(bottom)))
-    change = mm(H(more_hat), q + mm(more, z))
-    return mm(more_hat, z) + lax.concatenate([mm(H(z), change), -change], q.ndim - 2)
+    change = mm(H(more_bar), q + mm(more, z))
+    return mm(more_bar, z) + lax.concatenate([mm(H(z), change), -change], q.ndim - 2)
 
 
 # --- eigenvalues and singular values -----------------------------------------------------------
@@ -89,8 +99,8 @@ def eigh(ct, out, a, *, lower, sort_eigenvalues, subset_by_index, algorithm):
     # A cotangent that is not there must not meet the infinities of equal eigenvalues.
     inner = 0 if w_ct is None else on_diagonal(w_ct.astype(a.dtype))
     if v_ct is not None:
-        inner = inner + inverse_differences(w).astype(a.dtype) * mm(H(v), hat(v_ct))
-    return (hat(mm(v, inner, H(v))),)
+        inner = inner + inverse_differences(w).astype(a.dtype) * mm(H(v), conjugate(v_ct))
+    return (conjugate(mm(v, inner, H(v))),)
 
 
 def vectors_step(eqn, in_avals, out_avals, wider, backward):
@@ -98,14 +108,14 @@ def vectors_step(eqn, in_avals, out_avals, wider, backward):
     params `wider` and keeps the vectors."""
     n = len(out_avals)
     if wider == eqn.params:
-        return Step((), tuple(range(n)), backward)
+        return RuleCall((), tuple(range(n)), backward)
 
     def forward(operands):
         results = eqn.primitive.bind(*operands, **wider)
         return results[:n], results[n:]
 
     _, extra_avals = jax.eval_shape(forward, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in in_avals])
-    return Step((), tuple(range(n)), backward, forward, tuple(extra_avals))
+    return RuleCall((), tuple(range(n)), backward, forward, tuple(extra_avals))
 
 
 @structural(lax.linalg.eig_p)
@@ -123,29 +133,29 @@ def eig(eqn, in_avals, out_avals, active_in, tools):
 
     def backward(saved, cts):
         w, vr = saved[0], saved[-1]
-        hats = [None if ct is None else hat(ct) for ct in cts]
-        a_hat = eigenvectors_hat(w, vr, hats[0], hats[-1] if right else None)
+        conjugates = [None if ct is None else conjugate(ct) for ct in cts]
+        a_bar = eigenvectors_bar(w, vr, conjugates[0], conjugates[-1] if right else None)
         if left:
-            a_hat = a_hat + H(eigenvectors_hat(hat(w), saved[1], None, hats[1]))
-        return (hat(a_hat) if jnp.iscomplexobj(a) else lax.real(a_hat),)
+            a_bar = a_bar + H(eigenvectors_bar(conjugate(w), saved[1], None, conjugates[1]))
+        return (conjugate(a_bar) if jnp.iscomplexobj(a) else lax.real(a_bar),)
 
     # The gradient of eigenvalues does not depend on the vectors' phases, so it may be differentiated again.
     wider = params if right else params | {"compute_right_eigenvectors": True, "enable_eigvec_derivs": True}
     return vectors_step(eqn, in_avals, out_avals, wider, backward)
 
 
-def eigenvectors_hat(w, v, w_hat, v_hat):
+def eigenvectors_bar(w, v, w_bar, v_bar):
     """The cotangent of a in a v = v diag(w), each column of v of length one, its largest entry real."""
-    inner = jnp.zeros_like(v) if w_hat is None else on_diagonal(w_hat)
-    if v_hat is not None:
+    inner = jnp.zeros_like(v) if w_bar is None else on_diagonal(w_bar)
+    if v_bar is not None:
         largest = jnp.argmax(lax.abs(v), axis=-2, keepdims=True)
         is_largest = lax.broadcasted_iota(largest.dtype, v.shape, v.ndim - 2) == largest
         # What changes only a column's length and phase is undone by the normalisation.
-        scale_hat = jnp.sum(hat(v) * v_hat, axis=-2, keepdims=True)
+        scale_bar = jnp.sum(conjugate(v) * v_bar, axis=-2, keepdims=True)
         pivot = jnp.sum(jnp.where(is_largest, lax.real(v), 0), axis=-2, keepdims=True)
-        turn = jnp.where(is_largest, scale_hat.imag / pivot, 0)
-        free_hat = v_hat - scale_hat.real * v - 1j * turn
-        inner = inner + hat(inverse_differences(w)) * mm(H(v), free_hat)
+        turn = jnp.where(is_largest, scale_bar.imag / pivot, 0)
+        free_bar = v_bar - scale_bar.real * v - 1j * turn
+        inner = inner + conjugate(inverse_differences(w)) * mm(H(v), free_bar)
     return jnp.linalg.solve(H(v), mm(inner, H(v)))
 
 
@@ -166,33 +176,33 @@ def svd(eqn, in_avals, out_avals, active_in, tools):
 
     def backward(saved, cts):
         cts = [*cts, None, None][:3]
-        return (svd_cotangent(*(None if ct is None else hat(ct) for ct in cts), *saved),)
+        return (svd_cotangent(*(None if ct is None else conjugate(ct) for ct in cts), *saved),)
 
     wider = params if params["compute_uv"] else params | {"compute_uv": True, "full_matrices": False}
     return vectors_step(eqn, in_avals, out_avals, wider, backward)
 
 
-def svd_cotangent(s_hat, u_hat, vt_hat, s, u, vt):
+def svd_cotangent(s_bar, u_bar, vt_bar, s, u, vt):
     """The cotangent of u diag(s) vt. Columns of u and v whose singular values agree have none (infinite)."""
     dtype, v = u.dtype, H(vt)
     inverse_gaps = inverse_differences(s, of=lambda x, y: (x + y) * (x - y)).astype(dtype)
     row, column = s[..., None, :].astype(dtype), s[..., :, None].astype(dtype)
-    inner = 0 if s_hat is None else on_diagonal(s_hat.astype(dtype))
+    inner = 0 if s_bar is None else on_diagonal(s_bar.astype(dtype))
     outside = 0
-    if u_hat is not None:
-        turns = mm(H(u), u_hat)
+    if u_bar is not None:
+        turns = mm(H(u), u_bar)
         inner = inner + hermitian(inverse_gaps * turns) * row
         if jnp.iscomplexobj(u):  # the phase that u and v share is u's
             inner = inner + diagonal(turns - H(turns)) / (2 * jnp.where(row == 0, 1, row))
         if u.shape[-2] > u.shape[-1]:
-            outside = mm((u_hat - mm(u, turns)) / row, vt)
-    if vt_hat is not None:
-        v_hat = H(vt_hat)
-        turns = mm(H(v), v_hat)
+            outside = mm((u_bar - mm(u, turns)) / row, vt)
+    if vt_bar is not None:
+        v_bar = H(vt_bar)
+        turns = mm(H(v), v_bar)
         inner = inner + column * hermitian(inverse_gaps * turns)
         if v.shape[-2] > v.shape[-1]:
-            outside = outside + mm(u, H((v_hat - mm(v, turns)) / row))
-    return hat(mm(u, inner, vt) + outside)
+            outside = outside + mm(u, H((v_bar - mm(v, turns)) / row))
+    return conjugate(mm(u, inner, vt) + outside)
 
 
 def hermitian(x):

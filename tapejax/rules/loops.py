@@ -6,7 +6,7 @@ from jax.extend.core import primitives as p
 
 from tapejax.errors import UnknownLengthError
 from tapejax.ground import compat
-from tapejax.rules.registry import Step, structural
+from tapejax.rules.registry import RuleCall, structural
 from tapejax.rules.scanning import BackScan, Scan
 
 
@@ -52,7 +52,7 @@ def scan(eqn, in_avals, out_avals, active_in, tools):
     inner, _ = compat.jaxpr_parts(eqn.params["jaxpr"])
     plain = not (both.extra_avals or both.before or back.augmented) and len(inner.eqns) == len(loop.body.eqns)
     forward = None if plain else both.forward
-    return Step(both.saves_in, both.saves_out, both.backward, forward, both.extra_avals, back.foreign)
+    return RuleCall(both.saves_in, both.saves_out, both.backward, forward, both.extra_avals, back.foreign)
 
 
 def while_body(eqn, tools) -> tuple[Scan, int]:
@@ -85,4 +85,4 @@ def while_loop(eqn, in_avals, out_avals, active_in, tools):
             "where tapejax differentiates it step by step",
         )
     # What is left are carries that no step changes.
-    return Step((), (), lambda saved, cts: [None] * (skip + loop.n_consts) + list(cts))
+    return RuleCall((), (), lambda saved, cts: [None] * (skip + loop.n_consts) + list(cts))

@@ -2,7 +2,7 @@
 
 Matrices are the last two dimensions, everything before them is a batch. `ct` pairs with a change as
 sum(ct * change), without conjugation. A rule that is easier to write with conjugate transposes works
-on `hat(ct)`, which pairs as Re tr(hat(ct)^H change), and takes `hat` of its result.
+on `conjugate(ct)`, which pairs as Re tr(conjugate(ct)^H change), and takes `conjugate` of its result.
 """
 
 import jax.numpy as jnp
@@ -14,14 +14,14 @@ def T(x):
     return lax.transpose(x, [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2])
 
 
-def hat(x):
+def conjugate(x):
     """The conjugate."""
     return lax.conj(x) if jnp.iscomplexobj(x) else x
 
 
 def H(x):
     """The conjugate transpose."""
-    return hat(T(x))
+    return conjugate(T(x))
 
 
 def mm(*matrices):

@@ -8,7 +8,7 @@ from jax.extend.core.primitives import approx_top_k_p, top_k_p
 from tapejax.ground import compat
 from tapejax.rules.axes import linear_recurrence, place_along, shifted
 from tapejax.rules.definition import by_definition, copies, on_arrays, refuse_initial_values
-from tapejax.rules.registry import Step, rule, structural
+from tapejax.rules.registry import RuleCall, rule, structural
 
 
 def along(reduced, axes, x):
@@ -143,7 +143,7 @@ def sort(eqn, in_avals, out_avals, active_in, tools):
         (order,) = saved
         return [None if ct is None else place_along(ct, order, axis, x) for ct in cts]
 
-    return Step((), (), backward, forward, (x.update(dtype=np.dtype(np.int32), weak_type=False),))
+    return RuleCall((), (), backward, forward, (x.update(dtype=np.dtype(np.int32), weak_type=False),))
 
 
 @rule(top_k_p, saves="out.1", zeros=False)

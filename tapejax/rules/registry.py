@@ -35,7 +35,7 @@ from tapejax.rules.terms import later, term, value_of
 
 
 @dataclass(slots=True)
-class Step:
+class RuleCall:
     """A rule made ready for one equation: what to keep, and how to go back.
 
     forward(operands) -> (results, extras), or None when the primitive itself is the forward.
@@ -135,7 +135,7 @@ class Rule:
                 fix="spell the parameter out in the rule (docs/how-to/add-a-rule.md) or use a supported jax release",
             )
 
-    def specialise(self, eqn, in_avals, out_avals, active_in, tools) -> Step:
+    def specialise(self, eqn, in_avals, out_avals, active_in, tools) -> RuleCall:
         """The Step of this rule for one equation. `tools` is for rules of control flow (see StructuralRule)."""
         self.check_params(eqn.params)
         if self.refuses is not None and (why := self.refuses(*in_avals, **eqn.params)):
@@ -143,7 +143,7 @@ class Rule:
             raise RefusedPrimitive(what, at=eqn.line, action=eqn, fix=why[1])
         saves_in, saves_out = self.saves_of(active_in, len(out_avals))
         call = self._over_terms if self.is_formula else self._over_arrays
-        return Step(saves_in, saves_out, call(eqn, in_avals, out_avals, active_in, saves_in, saves_out))
+        return RuleCall(saves_in, saves_out, call(eqn, in_avals, out_avals, active_in, saves_in, saves_out))
 
     def _over_terms(self, eqn, in_avals, out_avals, active_in, saves_in, saves_out):
         """A backward that calls the rule with Terms, and computes of what it returns only what is wanted."""
@@ -210,7 +210,7 @@ def wanted_of(found, active_in):
 class StructuralRule:
     """A rule for a primitive that holds programs of its own: loops, branches, custom rules.
 
-    function(eqn, in_avals, out_avals, active_in, tools) -> Step. `tools.reverse` is the reverse
+    function(eqn, in_avals, out_avals, active_in, tools) -> RuleCall. `tools.reverse` is the reverse
     transform itself, passed in so that rules never import upwards.
     cheap(eqn, is_cheap) and flow(eqn, active_in, tools) may look into the programs inside: whether
     they may be run again in the backward, and which results a derivative flows to (default: all).
@@ -227,7 +227,7 @@ class StructuralRule:
         self.family: str = family
         self.doc: str = inspect.getdoc(function) or ""
 
-    def specialise(self, eqn, in_avals, out_avals, active_in, tools) -> Step:
+    def specialise(self, eqn, in_avals, out_avals, active_in, tools) -> RuleCall:
         return self.function(eqn, in_avals, out_avals, active_in, tools)
 
 

@@ -3,7 +3,7 @@
 from jax import lax
 from jax.extend.core import primitives as p
 
-from tapejax.rules.registry import Step, rule, structural
+from tapejax.rules.registry import RuleCall, rule, structural
 
 
 def turns(eqn, active_in, tools):
@@ -21,7 +21,7 @@ def sign(eqn, in_avals, out_avals, active_in, tools):
         turn = lax.imag(cts[0] * out) / lax.select(x == 0, lax.full_like(lax.real(x), 1), lax.abs(x))
         return (lax.complex(lax.full_like(turn, 0), turn) * lax.conj(out),)
 
-    return Step((0,), (0,), backward)
+    return RuleCall((0,), (0,), backward)
 
 
 @rule(p.nextafter_p, cheap=True)

@@ -6,8 +6,8 @@ from jax.extend.core.primitives import linear_solve_p
 
 from tapejax.errors import RefusedPrimitive
 from tapejax.program import program as programs
-from tapejax.rules.matrices import T, hat, mm
-from tapejax.rules.registry import Step, rule, structural, zeros_like
+from tapejax.rules.matrices import T, conjugate, mm
+from tapejax.rules.registry import RuleCall, rule, structural, zeros_like
 
 
 @rule(lax.linalg.triangular_solve_p, saves=("out a", "a"))
@@ -17,7 +17,7 @@ def triangular_solve(ct, out, a, b, *, left_side, lower, transpose_a, conjugate_
     b_ct = lax.linalg.triangular_solve_p.bind(a, ct, transpose_a=not transpose_a, **options)
     op_ct = -mm(b_ct, T(out)) if left_side else -mm(T(out), b_ct)
     a_ct = T(op_ct) if transpose_a else op_ct
-    a_ct = hat(a_ct) if conjugate_a else a_ct
+    a_ct = conjugate(a_ct) if conjugate_a else a_ct
     a_ct = jnp.tril(a_ct, -unit_diagonal) if lower else jnp.triu(a_ct, +unit_diagonal)
     return a_ct, b_ct
 
@@ -74,4 +74,4 @@ def custom_linear_solve(eqn, in_avals, out_avals, active_in, tools):
         c_cts = applied.backward(kept, [-ct for ct in b_cts])[:n_matvec]
         return [*c_cts, *[None] * (n_consts - n_matvec), *b_cts]
 
-    return Step(tuple(range(n_consts)), tuple(range(n_b)), backward)
+    return RuleCall(tuple(range(n_consts)), tuple(range(n_b)), backward)

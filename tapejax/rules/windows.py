@@ -10,7 +10,7 @@ from jax.extend.core.primitives import select_and_gather_add_p, select_and_scatt
 
 from tapejax.rules.axes import zeros_for
 from tapejax.rules.definition import by_definition, copies, on_arrays, refuse_initial_values
-from tapejax.rules.registry import Step, refused, rule, structural
+from tapejax.rules.registry import RuleCall, refused, rule, structural
 
 
 @rule(lax.reduce_window_sum_p)
@@ -58,7 +58,7 @@ def reduce_window_extremum(better, worst, eqn, in_avals, active_in, tools):
 
     if is_dilated(eqn.params):  # XLA's select_and_scatter knows no dilation
         return by_definition(definition, in_avals, active_in, tools)
-    return Step((0,), (), lambda saved, cts: [scatter_to_selected(cts[0], saved[0], better, eqn.params)])
+    return RuleCall((0,), (), lambda saved, cts: [scatter_to_selected(cts[0], saved[0], better, eqn.params)])
 
 
 def is_dilated(params):
@@ -170,7 +170,7 @@ def select_and_gather_add(eqn, in_avals, out_avals, active_in, tools):
 
     if is_dilated(eqn.params):
         return by_definition(definition, in_avals, active_in, tools)
-    return Step((1,), (), lambda saved, cts: [scatter_to_selected(cts[0], saved[0], better, eqn.params), None])
+    return RuleCall((1,), (), lambda saved, cts: [scatter_to_selected(cts[0], saved[0], better, eqn.params), None])
 
 
 refused(

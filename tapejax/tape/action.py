@@ -142,14 +142,14 @@ class Composite(TapeAction):
 
     def backward(self, grads: Gradients) -> None:
         if not self.go_back(grads, Request()):
-            for action in reversed(self.write()):
+            for action in reversed(self.materialise()):
                 action.backward(grads)
 
     def flush(self) -> None:
         """Compute the values of its tensors."""
         raise NotImplementedError
 
-    def write(self) -> list[Any]:
+    def materialise(self) -> list[Any]:
         """Its actions, in order; those that are still wanted, if the tape holds its actions weakly."""
         raise NotImplementedError
 
@@ -174,12 +174,12 @@ class Composite(TapeAction):
         raise NotImplementedError
 
 
-def written(entries: Iterable[Any]) -> list[Any]:
+def materialised(entries: Iterable[Any]) -> list[Any]:
     """Entries of a log as actions: what is pending is written out."""
     found: list[Any] = []
     for entry in entries:
         if isinstance(entry, Composite):
-            found += entry.write()
+            found += entry.materialise()
         else:
             found.append(entry)
     return found

@@ -220,7 +220,7 @@ def check(tape: Any, roots: Sequence[Any], wanted: Iterable[int] | None) -> dict
     exposed = [(id, taken) for id, takings in suspects.items() for taken in takings if log.exposed(taken)]
     if not found and not exposed:
         return {}
-    way = _Way(tape, [root._number for root in roots])
+    way = _Way(tape, [root.number for root in roots])
     active = frozenset(code for code, _ in callers.stack())
     parts = [(id, _of_rebuilt(suspects[id], leaf, way)) for id, leaf in found if leaf.number in way.readers]
     parts += [(id, _of_exposed(taken)) for id, taken in exposed if way.passes(taken, active)]

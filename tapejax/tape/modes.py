@@ -44,7 +44,7 @@ class _GradMode(Entered):
             self._blocks.pop()[1] = next_number()
 
     def _inside(self, outer: Scope) -> Scope:
-        return Scope(outer.tape, self.enabled, (outer.thread, outer.task), outer.bindings, outer.manner)
+        return Scope(outer.tape, self.enabled, (outer.thread, outer.task), outer.bindings, outer.execution)
 
     def __call__(self, function: F) -> F:
         mode = type(self)

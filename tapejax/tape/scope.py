@@ -26,22 +26,26 @@ class Scope:
     """Which tape records, whether it does, and whose it is. Never changed, only replaced.
 
     bindings: within the body of a function of functions, the values that stand for the Tensors from outside.
-    manner: None, or how ops run if not deferred and fused: one by one, and what they keep may be packed.
+    execution: None, or how ops run if not deferred and fused: one by one, and what they keep may be packed.
     entry, outer: the `with` block that made it, if one did, and the scope around that.
     """
 
-    __slots__ = ("bindings", "enabled", "entry", "manner", "outer", "special", "tape", "task", "thread")
+    __slots__ = ("bindings", "enabled", "entry", "execution", "outer", "special", "tape", "task", "thread")
 
     entry: Entry | None
     outer: Scope | None
 
-    def __init__(self, tape: Tape, enabled: bool, owner: tuple[object, Any], bindings: Any = None, manner: Any = None):
+    def __init__(
+        self, tape: Tape, enabled: bool, owner: tuple[object, Any], bindings: Any = None, execution: Any = None
+    ):
         self.tape = tape
         self.enabled = enabled
         self.thread, self.task = owner
         self.bindings = bindings
-        self.manner = manner
-        self.special = bindings is not None or manner is not None or tape.detail != "ops"  # ops are not just noted
+        self.execution = execution
+        self.special = (
+            bindings is not None or execution is not None or tape.detail != "ops"
+        )  # ops are not just deferred
         self.entry = self.outer = None
 
 
@@ -97,8 +101,8 @@ def current_scope() -> Scope:
         restore(scope)
         return current_scope()
     enabled = scope is None or scope.enabled
-    manner = None if scope is None else scope.manner
-    scope = Scope(ambient_tape(f"the ambient tape of {_my_name()}"), enabled, whoami(), manner=manner)
+    execution = None if scope is None else scope.execution
+    scope = Scope(ambient_tape(f"the ambient tape of {_my_name()}"), enabled, whoami(), execution=execution)
     _scope.set(scope)
     return scope
 

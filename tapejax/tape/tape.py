@@ -10,7 +10,7 @@ from weakref import ref
 from tapejax.errors import ArgumentError, IndexingError, TapeError
 from tapejax.ground.where import line_of, user_frame, user_line
 from tapejax.tape.above import above
-from tapejax.tape.action import Composite, TapeAction, check_action, next_number, written
+from tapejax.tape.action import Composite, TapeAction, check_action, materialised, next_number
 from tapejax.tape.scope import Entered, Entry, Scope, current_scope, enter, install_ambient, whoami
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Tape(Entered):
     forgets = False  # whether ops that run on it leave no action (the first run of a checkpoint)
     watch: Any = None  # told of every op that runs on it: watch(plan, tensors, results, where)
     weak = False  # whether it keeps only the actions that a live tensor can reach
-    manner: Any = None  # how ops run while it records, if not as usual: see Scope
+    execution: Any = None  # how ops run while it records, if not as usual: see Scope
 
     __slots__ = ("__weakref__", "_entries", "_forks", "_log", "_origin", "_owner", "block", "detail", "epoch", "guarded", "label")  # fmt: skip
 
@@ -86,7 +86,7 @@ class Tape(Entered):
         self._forks = 0
         self._origin: tuple[Epoch, int] | None = None
         self._log: list[Any] = []
-        self.block: Any = None  # takes the calls that are noted here, until something else comes
+        self.block: Any = None  # takes the calls that are deferred here, until something else comes
         self.epoch = Epoch(self.label, self.weak)
         self.epoch.first = True
 
@@ -105,18 +105,18 @@ class Tape(Entered):
         self.append(action)
 
     def append(self, action: Any) -> None:
-        """`push` without a look at what it is. Calls that come later are noted behind it."""
+        """`push` without a look at what it is. Calls that come later are deferred behind it."""
         self.block = None
         self._log.append(action)
 
     def log(self, block: Any) -> None:
-        """Put calls that are being noted at the end of the log."""
+        """Put calls that are being deferred at the end of the log."""
         self._log.append(block)  # an interrupt after this may put it there twice: `entries` sees to that
         block.logged = True
 
     def take_all(self, by: str = "take_all()") -> list[TapeAction]:
         """Return the actions in order and leave the tape empty."""
-        return written(self.take_entries(by))
+        return materialised(self.take_entries(by))
 
     def take_entries(self, by: str) -> list[Any]:
         """`take_all`, with what is pending left so."""
@@ -138,7 +138,7 @@ class Tape(Entered):
         return _entries(self._log)
 
     def _live(self) -> list[TapeAction]:
-        return written(self.entries())
+        return materialised(self.entries())
 
     @property
     def actions(self) -> tuple[TapeAction, ...]:
@@ -185,12 +185,12 @@ class Tape(Entered):
                 fix="give each thread or task a tape of its own: child = tape.fork(), then tape.merge([child, ...])",
             )
         if self._owner != me:
-            self.block = None  # the calls noted by whoever had it before run when they are needed
+            self.block = None  # the calls deferred by whoever had it before run when they are needed
         self._owner = me
         return enter(self)
 
     def _inside(self, outer: Scope) -> Scope:
-        return Scope(self, outer.enabled, (outer.thread, outer.task), outer.bindings, outer.manner or self.manner)
+        return Scope(self, outer.enabled, (outer.thread, outer.task), outer.bindings, outer.execution or self.execution)
 
     # -- joining work of several threads or tasks ------------------------------------------------
 

@@ -31,19 +31,19 @@ class Gradients:
     Array([4., 6.], dtype=float32)
     """
 
-    __slots__ = ("_sums", "_told")
+    __slots__ = ("requested", "sums")
 
     def __init__(self) -> None:
-        self._sums: dict[int, Any] = {}
-        self._told: dict[str, Any] = {}  # what backward was asked, for `explain`
+        self.sums: dict[int, Any] = {}
+        self.requested: dict[str, Any] = {}  # what backward was asked, for `explain`
 
     def get(self, key: Tensor | TensorId, default: Any = None) -> Any:
         """The gradient, or `default`."""
-        return self._sums.get(_number(key), default)
+        return self.sums.get(_number(key), default)
 
     def remove(self, key: Tensor | TensorId, default: Any = None) -> Any:
         """Take the gradient out and return it, or `default`."""
-        return self._sums.pop(_number(key), default)
+        return self.sums.pop(_number(key), default)
 
     def insert(self, key: Tensor | TensorId, gradient: Any) -> None:
         """File a gradient; add it to the one that is there already, which must be alike."""
@@ -60,9 +60,9 @@ class Gradients:
 
     def add(self, number: int, gradient: Any) -> None:
         """`insert` by number, for actions: no conversion."""
-        before = self._sums.get(number)
+        before = self.sums.get(number)
         if before is None:
-            self._sums[number] = gradient
+            self.sums[number] = gradient
             return
         if before.shape != gradient.shape or before.dtype != gradient.dtype:
             raise GradientMismatchError(
@@ -71,10 +71,10 @@ class Gradients:
                 action=f"insert(TensorId({number}), ...)",
                 fix="the gradients of one tensor have its own shape and dtype; sum over broadcast axes, convert the dtype",
             )
-        self._sums[number] = added(before, gradient)
+        self.sums[number] = added(before, gradient)
 
     def __getitem__(self, key: Tensor | TensorId) -> Any:
-        found = self._sums.get(key._number if type(key) is Tensor else _number(key))
+        found = self.sums.get(key.number if type(key) is Tensor else _number(key))
         if found is None:
             frozen = isinstance(key, Tensor) and not key.requires_grad and jnp.issubdtype(key.dtype, jnp.inexact)
             raise MissingGradientError(
@@ -88,24 +88,24 @@ class Gradients:
     def explain(self, key: Tensor | TensorId) -> str:
         """Why there is, or is not, a gradient for this tensor."""
         number = _number(key)
-        if number in self._sums:
-            return f"it has one, {_kind(self._sums[number])}"
+        if number in self.sums:
+            return f"it has one, {_kind(self.sums[number])}"
         if isinstance(key, Tensor):
             if not jnp.issubdtype(key.dtype, jnp.inexact):
                 return f"its dtype is {key.dtype}, and integers and booleans have no gradient"
             if not key.requires_grad:
                 return "its requires_grad is False (made without requires_grad=True, detached, or under no_grad)"
-        wrt = self._told.get("wrt")
+        wrt = self.requested.get("wrt")
         if wrt is not None and number not in wrt:
             return "backward was asked for others only (wrt=...)"
-        if "roots" not in self._told:
+        if "roots" not in self.requested:
             return "nothing was inserted for it"
-        if number in self._told.get("cut", ()):
-            return self._told["cut"][number]
+        if number in self.requested.get("cut", ()):
+            return self.requested["cut"][number]
         left = next((left for left in reversed(cuts.exits) if left.number == number), None)
         if left is not None:
             return f"{left.how} took it off the tape at {left.line}, and no other recorded op leads from it to the root"
-        roots = ", ".join(f"TensorId({root})" for root in self._told["roots"])
+        roots = ", ".join(f"TensorId({root})" for root in self.requested["roots"])
         return (
             f"no recorded op leads from it to {roots}: it was not used, was used on another tape, "
             "or every path goes through stop_gradient or detach"
@@ -114,25 +114,25 @@ class Gradients:
     @property
     def has_intermediates(self) -> bool:
         """Whether backward was asked for everything, and not for some tensors only (`wrt`)."""
-        return "roots" in self._told and self._told["wrt"] is None
+        return "roots" in self.requested and self.requested["wrt"] is None
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, (Tensor, TensorId)) and _number(key) in self._sums
+        return isinstance(key, (Tensor, TensorId)) and _number(key) in self.sums
 
     def __len__(self) -> int:
-        return len(self._sums)
+        return len(self.sums)
 
     def __iter__(self) -> Iterator[TensorId]:
-        return (TensorId(number) for number in self._sums)
+        return (TensorId(number) for number in self.sums)
 
     def keys(self) -> list[TensorId]:
         return list(self)
 
     def values(self) -> list[Any]:
-        return list(self._sums.values())
+        return list(self.sums.values())
 
     def items(self) -> list[tuple[TensorId, Any]]:
-        return [(TensorId(number), value) for number, value in self._sums.items()]
+        return [(TensorId(number), value) for number, value in self.sums.items()]
 
     def tree(self, tensors: Any, *, zeros: bool = False) -> Any:
         """Gradients in the structure of a pytree of tensors. What needs no gradient (frozen, integers, arrays) has zeros.
@@ -147,13 +147,13 @@ class Gradients:
         {'unused': Array([0.], dtype=float32), 'w': Array([4.], dtype=float32)}
         """
         is_tensor = lambda leaf: isinstance(leaf, Tensor)
-        cut = self._told.get("cut", ())
+        cut = self.requested.get("cut", ())
 
         def one(leaf):
             if not is_tensor(leaf):
                 return jnp.zeros_like(leaf)
-            found = self._sums.get(leaf._number)
-            if found is None and leaf.requires_grad and (not zeros or leaf._number in cut):
+            found = self.sums.get(leaf.number)
+            if found is None and leaf.requires_grad and (not zeros or leaf.number in cut):
                 raise self._missing_in(tensors, leaf)
             return jnp.zeros_like(leaf.value) if found is None else found
 
@@ -174,13 +174,13 @@ class Gradients:
         if not callable(function):
             raise ArgumentError(f"map takes a function, not {type(function).__name__}")
         made = Gradients()
-        made._sums = {number: function(value) for number, value in self._sums.items()}
-        made._told = self._told
+        made.sums = {number: function(value) for number, value in self.sums.items()}
+        made.requested = self.requested
         return made
 
     def __repr__(self) -> str:
         names = names_around()
-        shown = list(self._sums.items())[:ROWS]
+        shown = list(self.sums.items())[:ROWS]
         rows = [(names.get(number, ""), f"TensorId({number})", _kind(value), _short(value)) for number, value in shown]
         widths = [max(map(len, column)) for column in list(zip(*rows))[:3]]
         lines = [
@@ -194,7 +194,7 @@ class Gradients:
 
 def _number(key: Any) -> int:
     if isinstance(key, Tensor):
-        return key._number
+        return key.number
     if isinstance(key, TensorId):
         return key.number
     raise ArgumentError(

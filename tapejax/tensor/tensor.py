@@ -83,17 +83,17 @@ class Tensor(metaclass=_Hint):
     (Array(5., dtype=float32), (), True, False)
     """
 
-    __slots__ = ("__weakref__", "_id", "_kind", "_slot", "_value")
+    __slots__ = ("__weakref__", "held", "identity", "kind", "slot")
     __array_priority__ = 1000
     __hash__ = object.__hash__  # type: ignore[assignment]  # `==` compares elements
 
-    # What an op returns is pending at first. Then _value is the block that noted the call, _slot the place there,
-    # and _id only the number of its identity. A tensor that shares the value of a pending one has that one as its
-    # _value, and SHARED as its _slot. What is not pending has no slot.
-    _value: Any
-    _slot: int | None
-    _id: TensorId | int
-    _kind: Kind
+    # For the layers above; people use `value`, `id` and `aval`. What an op returns is pending at first: `held` is the
+    # block that has the call, `slot` the place there, and `identity` only its number. A tensor that shares the value
+    # of a pending one holds that one, and has SHARED as its slot. What is not pending holds its value and has no slot.
+    held: Any
+    slot: int | None
+    identity: TensorId | int
+    kind: Kind
 
     def __init__(self, *args: Any, **kwargs: Any):
         raise ArgumentError(
@@ -103,75 +103,75 @@ class Tensor(metaclass=_Hint):
     @property
     def value(self) -> Any:
         """The jax.Array (or tracer) itself; using it records nothing."""
-        if self._slot is not None:
-            value = self._value
+        if self.slot is not None:
+            value = self.held
             if isinstance(value, Composite):
                 value.flush()
-                if self._value is value:  # the call that makes it failed, or handing it out was interrupted
+                if self.held is value:  # the call that makes it failed, or handing it out was interrupted
                     value.settle(self)
             elif isinstance(value, Tensor):
-                self._value, self._slot = value.value, None
-        return self._value
+                self.held, self.slot = value.value, None
+        return self.held
 
     @property
     def id(self) -> TensorId:
-        id = self._id
+        id = self.identity
         if type(id) is int:
-            value = self._value
-            if self._kind.requires_grad and isinstance(value, Composite):
-                value.write()
-            id = self._id  # another thread may have run it meanwhile
+            value = self.held
+            if self.kind.requires_grad and isinstance(value, Composite):
+                value.materialise()
+            id = self.identity  # another thread may have run it meanwhile
             if type(id) is int:
                 return TensorId(id)  # equal to any other with this number
         return id  # type: ignore[return-value]
 
     @property
-    def _number(self) -> int:
+    def number(self) -> int:
         """The number of its identity."""
-        id = self._id
+        id = self.identity
         return id if type(id) is int else id.number  # type: ignore[union-attr]
 
     @property
     def _epoch(self) -> Any:
         """That of the tape which recorded what made it; None for a leaf."""
-        id = self._id
+        id = self.identity
         if type(id) is int:
-            return self._value.epoch if self._kind.requires_grad and isinstance(self._value, Composite) else None
+            return self.held.epoch if self.kind.requires_grad and isinstance(self.held, Composite) else None
         return getattr(id._producer, "epoch", None)  # type: ignore[union-attr]
 
     @property
     def requires_grad(self) -> bool:
-        return self._kind.requires_grad
+        return self.kind.requires_grad
 
     @property
     def is_leaf(self) -> bool:
         """Whether no recorded op made it."""
-        id = self._id
-        return not self._kind.requires_grad if type(id) is int else id._producer is None  # type: ignore[union-attr]
+        id = self.identity
+        return not self.kind.requires_grad if type(id) is int else id._producer is None  # type: ignore[union-attr]
 
     @property
     def aval(self) -> Any:
-        return self._kind.aval
+        return self.kind.aval
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._kind.aval.shape
+        return self.kind.aval.shape
 
     @property
     def dtype(self) -> Any:
-        return self._kind.aval.dtype
+        return self.kind.aval.dtype
 
     @property
     def weak_type(self) -> bool:
-        return self._kind.aval.weak_type
+        return self.kind.aval.weak_type
 
     @property
     def ndim(self) -> int:
-        return len(self._kind.aval.shape)
+        return len(self.kind.aval.shape)
 
     @property
     def size(self) -> int:
-        return self._kind.aval.size
+        return self.kind.aval.size
 
     @property
     def nbytes(self) -> int:
@@ -194,26 +194,26 @@ class Tensor(metaclass=_Hint):
 
     def detach(self) -> Tensor:
         """The same value as a new leaf that needs no gradient."""
-        kind = Kind.of(self._kind.aval, False)
-        if isinstance(self._value, Tracer):  # whoever differentiates the traced program must stop here too
-            return with_id(jax.lax.stop_gradient(self._value), TensorId(), kind)
+        kind = Kind.of(self.kind.aval, False)
+        if isinstance(self.held, Tracer):  # whoever differentiates the traced program must stop here too
+            return with_id(jax.lax.stop_gradient(self.held), TensorId(), kind)
         id = TensorId()
-        if self._kind.requires_grad:
-            cuts.left(self._number, "detach", id.number)
+        if self.kind.requires_grad:
+            cuts.left(self.number, "detach", id.number)
         return self._known_as(id, kind)
 
     def alias(self) -> Tensor:
         """A second Tensor object with the same value and the same identity."""
-        return self._known_as(self.id, self._kind)
+        return self._known_as(self.id, self.kind)
 
     def _known_as(self, id: TensorId, kind: Kind) -> Tensor:
         """The same value, computed or not, under another identity."""
-        value = self._value
+        value = self.held
         if isinstance(value, Composite):
             value = self
         tensor = with_id(value, id, kind)
         if isinstance(value, Tensor):
-            tensor._slot = SHARED
+            tensor.slot = SHARED
         return tensor
 
     def backward(self, seed: Any = None, **options: Any) -> Gradients:
@@ -239,7 +239,7 @@ class Tensor(metaclass=_Hint):
 
         def __getattr__(self, name: str) -> Any:
             fix = habits.of_attribute(name)
-            if name == "__jax_array__" and self._kind.requires_grad and callers.is_jax_but_no_operator():
+            if name == "__jax_array__" and self.kind.requires_grad and callers.is_jax_but_no_operator():
                 raise _refused(self, callers.find())
             if fix is not None:
                 raise UnknownAttributeError(f"'Tensor' object has no attribute {name!r}", at=user_line(), fix=fix)
@@ -262,8 +262,8 @@ class Tensor(metaclass=_Hint):
     def _leaves_the_tape(self, wanted: str) -> Any:
         """Its value, for whoever wants it plain; that it left is logged."""
         value = self._concrete(wanted)
-        if self._kind.requires_grad:
-            cuts.left(self._number, wanted)
+        if self.kind.requires_grad:
+            cuts.left(self.number, wanted)
         return value
 
     def _converted(self, wanted: str, convert: Callable[[Any], Any]) -> Any:
@@ -326,7 +326,7 @@ class Tensor(metaclass=_Hint):
             parts.append(f"op={getattr(producer, 'op', type(producer).__name__)}")
         elif self.requires_grad:
             parts.append("requires_grad=True")
-        return f"Tensor({', '.join(parts)}, id={self._number})"
+        return f"Tensor({', '.join(parts)}, id={self.number})"
 
     # -- immutable, but copyable and picklable -----------------------------------------------------
 
@@ -343,17 +343,17 @@ class Tensor(metaclass=_Hint):
         if _is_recorded(self):
             return self.alias()
         if not _records(self):
-            return self._known_as(TensorId(), self._kind)
+            return self._known_as(TensorId(), self.kind)
         caller = callers.find(called="copy.deepcopy", whole=True)
-        made = cuts.took(self.id, self._kind, caller, next_number(), traced=False, exposed=False)
-        return self._known_as(cuts.rebuilt(next_number(), made.chain, self._kind, caller, traced=False), self._kind)
+        made = cuts.took(self.id, self.kind, caller, next_number(), traced=False, exposed=False)
+        return self._known_as(cuts.rebuilt(next_number(), made.chain, self.kind, caller, traced=False), self.kind)
 
     def __reduce__(self):
         if _records(self):
             caller = callers.find(called="pickle", whole=True)
             if _is_recorded(self):
                 raise _refused(self, caller, TensorConversionError)
-            cuts.took(self.id, self._kind, caller, next_number(), traced=False, exposed=False)
+            cuts.took(self.id, self.kind, caller, next_number(), traced=False, exposed=False)
         return _unpickle, (np.asarray(self._concrete("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
 
 
@@ -362,7 +362,7 @@ def _unpickle(data: np.ndarray, dtype: str, weak_type: bool, requires_grad: bool
     made = make(jax.lax.convert_element_type(value, value.dtype) if not weak_type else value, requires_grad)
     if not _records(made):
         return made
-    return made._known_as(cuts.rebuilt(next_number(), (), made._kind, callers.find(), traced=False), made._kind)
+    return made._known_as(cuts.rebuilt(next_number(), (), made.kind, callers.find(), traced=False), made.kind)
 
 
 _new = object.__new__
@@ -371,10 +371,10 @@ _new = object.__new__
 def with_id(value: Any, id: TensorId, kind: Kind) -> Tensor:
     """A Tensor of these very parts."""
     tensor = _new(Tensor)
-    tensor._value = value
-    tensor._slot = None
-    tensor._id = id
-    tensor._kind = kind
+    tensor.held = value
+    tensor.slot = None
+    tensor.identity = id
+    tensor.kind = kind
     return tensor
 
 
@@ -493,7 +493,7 @@ _Whole.__name__ = _Whole.__qualname__ = "Tensor"  # as it is printed: to its use
 
 def _whole(tensor: Tensor) -> _Whole:
     alias, made = tensor.alias(), _new(_Whole)
-    made._value, made._slot, made._id, made._kind = alias._value, alias._slot, alias._id, alias._kind
+    made.held, made.slot, made.identity, made.kind = alias.held, alias.slot, alias.identity, alias.kind
     made.of = tensor
     return made
 
@@ -502,12 +502,12 @@ _WHOLE = cuts.Aux(True)  # of the structure around such a leaf: what comes back 
 
 
 def _records(tensor: Tensor) -> bool:
-    return tensor._kind.requires_grad and current_scope().enabled
+    return tensor.kind.requires_grad and current_scope().enabled
 
 
 def _is_recorded(tensor: Tensor) -> bool:
     """Whether an op made it that a tape still holds. Within a transform, whether it is to be followed at all."""
-    if not tensor._kind.requires_grad:
+    if not tensor.kind.requires_grad:
         return False
     if not tensor.is_leaf:
         epoch = tensor._epoch
@@ -518,7 +518,7 @@ def _is_recorded(tensor: Tensor) -> bool:
 
 
 def _flatten(tensor: Tensor):
-    if not tensor._kind.requires_grad:
+    if not tensor.kind.requires_grad:
         return (tensor.value,), False
     scope = current_scope()
     if not scope.enabled:
@@ -533,7 +533,7 @@ def _flatten(tensor: Tensor):
         if not (caller.tree and caller.kind is callers.USER):
             raise _refused(tensor, caller)
         return (_whole(tensor),), _WHOLE
-    return (tensor.value,), cuts.took(tensor.id, tensor._kind, caller, time, traced=isinstance(tensor._value, Tracer))
+    return (tensor.value,), cuts.took(tensor.id, tensor.kind, caller, time, traced=isinstance(tensor.held, Tracer))
 
 
 def _unflatten(aux: Any, children):

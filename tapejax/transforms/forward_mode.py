@@ -21,7 +21,7 @@ from tapejax.errors import ArgumentError, DtypeError
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import is_tensor
 from tapejax.tensor.tensor import array_of, make
-from tapejax.transforms.recording import Recording, kind_of, no_gradient, outward, record, zero_of
+from tapejax.transforms.recording import Recording, kind_of, no_gradient, outward, record_call, zero_of
 from tapejax.transforms.reverse_mode import (
     Argnums,
     Chosen,
@@ -55,7 +55,7 @@ class Linear:
             given = iter(cts)
             return recording.pull(roots, [next(given) if moves else None for moves in self.moving])
 
-        self.transposed = record(pull, tuple(zeros), {}, range(len(zeros))) if zeros else None
+        self.transposed = record_call(pull, tuple(zeros), {}, range(len(zeros))) if zeros else None
 
     def push(self, tangents: Sequence[Any]) -> list[Any]:
         """Tangents of the roots; float0 for integers."""
@@ -93,7 +93,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     for leaf in given:
         check_value(leaf)
     chosen = [position for position, leaf in enumerate(given) if is_inexact(leaf)]
-    recording = record(fun, primals, {}, chosen)
+    recording = record_call(fun, primals, {}, chosen)
     out, aux = split_aux(recording.result, has_aux)
     roots, out_structure = flatten(out)
     linear = Linear(recording, roots)
@@ -177,7 +177,7 @@ def jacfwd(
         chosen = Chosen(args, kwargs, argnums)
         for leaf in chosen.leaves:
             _check_forward_input(leaf, holomorphic)
-        recording = record(fun, args, kwargs, chosen.inexact)
+        recording = record_call(fun, args, kwargs, chosen.inexact)
         out, aux = split_aux(recording.result, has_aux)
         roots, structure = flatten(out)
         kinds = [kind_of(leaf) for leaf in chosen.leaves]

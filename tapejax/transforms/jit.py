@@ -100,7 +100,7 @@ class Jitted:
         leaves, structure = flatten((args, kwargs))
         static = self.op._static_leaves(args, kwargs)
         kind = lambda leaf, static: (
-            leaf._kind if is_tensor(leaf) else leaf if static or not is_data(leaf) else jax.typeof(leaf)
+            leaf.kind if is_tensor(leaf) else leaf if static or not is_data(leaf) else jax.typeof(leaf)
         )
         return structure, tuple(map(kind, leaves, static)), tuple(static), jax.enable_x64.value
 
@@ -176,7 +176,7 @@ def _mark(leaf: Any, given: dict[int, int], tape: Tape) -> int:
 def _returned(results: list[Any], structure: Any, marks: tuple[int, ...], given: list[Any]) -> Any:
     """Results with identities: what the function handed through is still what it was."""
     leaves = [
-        leaf._known_as(given[mark].id, leaf._kind) if mark >= 0 and is_tensor(given[mark]) else leaf
+        leaf._known_as(given[mark].id, leaf.kind) if mark >= 0 and is_tensor(given[mark]) else leaf
         for leaf, mark in zip(results, marks, strict=True)
     ]
     return _tree.tree_unflatten(structure, leaves)
@@ -190,7 +190,7 @@ class Recorder:
         static = jitted.op._static_leaves(args, kwargs)
         self.jitted = jitted
         self.places = [i for i, leaf in enumerate(leaves) if is_tensor(leaf) or (is_data(leaf) and not static[i])]
-        self.kinds = [leaf._kind if is_tensor(leaf) else None for leaf in leaves]
+        self.kinds = [leaf.kind if is_tensor(leaf) else None for leaf in leaves]
         self.rest = [None if i in self.places else leaf for i, leaf in enumerate(leaves)]
         self.op: Lifted = lift(self._flat, name=jitted.name)
         self.out_structure: Any = None
@@ -206,7 +206,7 @@ class Recorder:
         out, found = self.jitted._isolated(*args, **kwargs)
         results, self.out_structure = flatten(out)
         self.marks = found.marks
-        self.out_kinds = [leaf._kind if is_tensor(leaf) else None for leaf in results]
+        self.out_kinds = [leaf.kind if is_tensor(leaf) else None for leaf in results]
         kept = lambda leaf, mark: plain(leaf) if mark == RECORDED else jax.lax.stop_gradient(plain(leaf))
         return list(map(kept, results, found.marks))
 
@@ -290,8 +290,8 @@ def vmap(fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, **options
         over_arrays = lambda bindings, values: whole(bindings, values, False)
         return called(
             fun,
-            lambda: functions.record(name, whole, operands),
-            lambda: functions.record(name, over_arrays, operands),
+            lambda: functions.record_function(name, whole, operands),
+            lambda: functions.record_function(name, over_arrays, operands),
         )
 
     return mapped

@@ -32,7 +32,7 @@ from tapejax.ground.where import user_line
 from tapejax.ops.lift import as_tensor, is_data, is_tensor, lift, scalar
 from tapejax.ops.surface import functions
 from tapejax.plan.plan import OpAction
-from tapejax.tape.action import Composite, next_number, written
+from tapejax.tape.action import Composite, materialised, next_number
 from tapejax.tape.scope import Scope, current_scope, restore, set_scope
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Tensor, array_of, make, refusal_of
@@ -63,9 +63,9 @@ class Recording:
         wanted = {leaf.id.number for leaf in self.leaves}
         if records:
             step = partial(higher_order.step, through=self.joined)
-            engine.run(list(self.actions), grads, wanted, step=step)
+            engine.go_back(list(self.actions), grads, wanted, step=step)
         else:
-            engine.run(self.actions if once else list(self.actions), grads, wanted, alone=once)
+            engine.go_back(self.actions if once else list(self.actions), grads, wanted, alone=once)
         return [jnp.zeros_like(leaf.value) if (ct := grads.get(leaf)) is None else ct for leaf in self.leaves]
 
     def pull_many(self, roots: Sequence[Any], cts: Sequence[Any], lanes: int) -> list[Any]:
@@ -73,12 +73,12 @@ class Recording:
         scope = current_scope()
         if not (scope.enabled and (self.joined or any(is_tensor(ct) and ct.requires_grad for ct in cts))):
             return jax.vmap(lambda *one: self.pull(roots, one), axis_size=lanes)(*map(plain, cts))
-        if not all(type(action) in (OpAction, Alias) for action in written(self.actions)):
+        if not all(type(action) in (OpAction, Alias) for action in materialised(self.actions)):
             rows = [self.pull(roots, [ct[i] for ct in cts]) for i in range(lanes)]  # somebody's own actions
             return [_stacked(*column) for column in zip(*rows, strict=True)]
         grads = _seeded(roots, cts, True)
         step = partial(higher_order.step, through=self.joined, lanes=lanes)
-        engine.run(list(self.actions), grads, {leaf.id.number for leaf in self.leaves}, step=step)
+        engine.go_back(list(self.actions), grads, {leaf.id.number for leaf in self.leaves}, step=step)
         zeros = lambda leaf: jnp.zeros((lanes, *leaf.shape), leaf.dtype)
         return [zeros(leaf) if (ct := grads.get(leaf)) is None else ct for leaf in self.leaves]
 
@@ -90,7 +90,7 @@ def _seeded(roots: Sequence[Any], cts: Sequence[Any], records: bool) -> Gradient
     grads = Gradients()
     for root, ct in zip(roots, cts, strict=True):
         if is_tensor(root) and root.requires_grad and ct is not None:
-            grads.add(root._number, (ct if is_tensor(ct) else as_tensor(ct)) if records else plain(ct))
+            grads.add(root.number, (ct if is_tensor(ct) else as_tensor(ct)) if records else plain(ct))
     return grads
 
 
@@ -99,7 +99,7 @@ def plain(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, Tensor) else leaf
 
 
-def record(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], chosen: Iterable[int]) -> Recording:
+def record_call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], chosen: Iterable[int]) -> Recording:
     """Call a function with respect to the chosen leaves of (args, kwargs)."""
     outer = current_scope()
     given, structure = _tree.tree_flatten((args, kwargs), is_leaf=is_tensor)
@@ -109,7 +109,7 @@ def record(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], chos
     leaves: dict[int, Tensor] = {position: _stand_in(given[position], outer) for position in chosen}
     tape = outer.tape.fork(label=f"the tape of {getattr(function, '__name__', 'a function')}")
     tape.guarded = True
-    inside = Scope(tape, True, (outer.thread, outer.task), outer.bindings, outer.manner)
+    inside = Scope(tape, True, (outer.thread, outer.task), outer.bindings, outer.execution)
     set_scope(inside)
     try:
         result = _call(function, given, structure, leaves, outer.enabled)
@@ -236,7 +236,7 @@ def _call_over_arrays(function, given, structure, leaves: dict[int, Tensor], ena
         return [leaf for leaf in results if is_data(leaf)]
 
     name = getattr(function, "__name__", "function")
-    arrays = iter(functions.record(name, whole, list(operands.values())))
+    arrays = iter(functions.record_function(name, whole, list(operands.values())))
     return _tree.tree_unflatten(found, [next(arrays) if leaf is None else leaf for leaf in rest])
 
 
@@ -266,7 +266,7 @@ def start_of(root: Tensor) -> Any:
     """The cotangent that a backward starts with: ones, as weakly typed as the root."""
     if root.weak_type and not root.shape:
         return scalar(root.dtype.type(1).item()).value
-    if isinstance(root._value, jax.core.Tracer) and compat.is_plain(root.aval):
+    if isinstance(root.held, jax.core.Tracer) and compat.is_plain(root.aval):
         return jax.lax.broadcast(root.dtype.type(1), root.shape)
     return engine.ones_like(root)
 

@@ -22,7 +22,7 @@ from tapejax.ground.where import user_line
 from tapejax.ops.lift import is_tensor
 from tapejax.tape.modes import alarm
 from tapejax.tensor.tensor import Tensor, array_of
-from tapejax.transforms.recording import Recording, gradient_for, kind_of, no_gradient, outward, record, start_of
+from tapejax.transforms.recording import Recording, gradient_for, kind_of, no_gradient, outward, record_call, start_of
 
 _tree = jax.tree_util
 Argnums = int | Sequence[int]
@@ -47,7 +47,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
     for leaf in given:
         check_value(leaf)
     chosen = [position for position, leaf in enumerate(given) if is_inexact(leaf)]
-    recording = record(fun, primals, {}, chosen)
+    recording = record_call(fun, primals, {}, chosen)
     out, aux = split_aux(recording.result, has_aux)
     roots, out_structure = flatten(out)
     tensors = any(map(is_tensor, given))
@@ -116,7 +116,7 @@ def value_and_grad(
         chosen = Chosen(args, kwargs, argnums)
         for leaf in chosen.leaves:
             check_input("grad", leaf, holomorphic, allow_int)
-        recording = record(fun, args, kwargs, chosen.inexact)
+        recording = record_call(fun, args, kwargs, chosen.inexact)
         out, aux = split_aux(recording.result, has_aux)
         check_scalar(out)
         check_output("grad", out, holomorphic)
@@ -174,7 +174,7 @@ def elementwise_grad(fun: Callable[..., Any], argnums: Argnums = 0) -> Callable[
         chosen = Chosen(args, kwargs, argnums)
         for leaf in chosen.leaves:
             check_input("elementwise_grad", leaf, False, False)
-        recording = record(fun, args, kwargs, chosen.inexact)
+        recording = record_call(fun, args, kwargs, chosen.inexact)
         roots, _ = flatten(recording.result)
         cts = [jnp.ones(kind_of(root).shape, kind_of(root).dtype) if is_inexact(root) else None for root in roots]
         return chosen.rebuild(recording.pull(roots, cts, once=True))
@@ -207,7 +207,7 @@ def jacrev(
         chosen = Chosen(args, kwargs, argnums)
         for leaf in chosen.leaves:
             check_input("jacrev", leaf, holomorphic, allow_int)
-        recording = record(fun, args, kwargs, chosen.inexact)
+        recording = record_call(fun, args, kwargs, chosen.inexact)
         out, aux = split_aux(recording.result, has_aux)
         roots, structure = flatten(out)
         for root in roots:

@@ -308,7 +308,7 @@ class _ChainSubject(Subject):
             for tensor_id, out in zip(action.outputs, outputs, strict=True):
                 if inexact(out):
                     grads.add(tensor_id.number, next(given))
-            engine.run(list(recorded.actions[: self.index + 1]), grads, alone=False)
+            engine.go_back(list(recorded.actions[: self.index + 1]), grads, alone=False)
             return [jnp.zeros_like(leaf.value) if (g := grads.get(leaf)) is None else g for leaf in recorded.leaves]
 
         return [out for out in outputs if inexact(out)], pullback

@@ -112,7 +112,7 @@ def pulled(action: TapeAction, inputs: Sequence[Any], cts: Sequence[Any], output
         value = outputs[position] if outputs is not None else None
         if value is None or inexact(value):
             grads.add(tensor_id.number, next(given))
-    before = dict(grads._sums)
+    before = dict(grads.sums)
     action.backward(grads)
     found = []
     for tensor_id, value in zip(action.inputs, inputs, strict=True):

@@ -182,7 +182,7 @@ def _gradients(run: Watched, cts: Sequence[Any]) -> Gradients:
     for root, ct in zip(run.roots, cts, strict=True):
         if isinstance(root, Tensor) and root.requires_grad:
             grads.add(root.id.number, ct)
-    engine.run(list(run.actions), grads, alone=False)
+    engine.go_back(list(run.actions), grads, alone=False)
     return grads
 
 

@@ -72,7 +72,7 @@ class _AtOnce:
 class Watch(Tape):
     """Keeps, for every action of an op, the values that went in and came out; its forks watch too."""
 
-    manner = _AtOnce()
+    execution = _AtOnce()
 
     def __init__(self, *, detail: str = "ops", label: str | None = None) -> None:
         super().__init__(detail=detail, label=label)

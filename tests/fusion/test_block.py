@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tapejax as tj
-from tapejax.fusion import block, fused
+from tapejax.fusion import block, fused, sealed
 from tapejax.fusion import layout as structures
 from tapejax.fusion.layout import layouts
 
@@ -125,13 +125,13 @@ def test_nothing_runs_before_it_is_looked_at_and_dead_results_never():
     y = x * 3.0
     dead = y * 5.0
     pending = tj.current_tape().block
-    assert y._value is dead._value is pending
+    assert y.held is dead.held is pending
     assert len(pending.calls) == 2
     del dead
     assert list(pending.seal().held()) == [0]
     assert float(y) == 6.0
-    assert pending.sealed.state is block.RAN
-    assert [action.numbers for action in pending.write()] == [(y.id.number,)]
+    assert pending.sealed.state is sealed.RAN
+    assert [action.numbers for action in pending.materialise()] == [(y.id.number,)]
 
 
 def test_detached_tensor_shares_the_value_but_not_the_gradient():
@@ -241,7 +241,7 @@ def test_switched_off():
     tj.fusion.enabled = False
     try:
         y = x * x
-        assert isinstance(y._value, jax.Array)
+        assert isinstance(y.held, jax.Array)
         assert tj.backward(y + x)[x] == 5.0
     finally:
         tj.fusion.enabled = True
@@ -629,7 +629,7 @@ def test_every_step_of_a_loop_gives_the_same(asked, explicit):
             }[asked]  # fmt: skip
             grads = tj.backward(loss, wrt=wrt)
         seen.append((float(loss), [None if grads.get(one) is None else np.asarray(grads[one]) for one in wrt]))
-        assert len(grads) == len({one._number for one in wrt} - {idle._number})
+        assert len(grads) == len({one.number for one in wrt} - {idle.number})
         assert not grads.has_intermediates
 
     def of(x, w0, w1, shift):

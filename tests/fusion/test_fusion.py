@@ -14,7 +14,7 @@ from tapejax.tape.action import Composite
 
 def is_deferred():
     """Whether an op that is called now waits to be run."""
-    return isinstance((tj.tensor([1.0, 2.0], requires_grad=True) * 2)._value, Composite)
+    return isinstance((tj.tensor([1.0, 2.0], requires_grad=True) * 2).held, Composite)
 
 
 def test_a_block_holds_inside_only():

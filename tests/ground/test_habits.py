@@ -62,7 +62,7 @@ def test_an_attribute_error_within_a_property_is_not_hidden():
         raise AttributeError("from deep within")
 
     x = matrix()
-    x._value = type("Failing", (), {"device": property(fails)})()
+    x.held = type("Failing", (), {"device": property(fails)})()
     with pytest.raises(AttributeError, match="from deep within"):
         x.device
 

@@ -48,12 +48,12 @@ class Bindings:
 
     def resolve(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """What an op reads: Tensors from outside with the values that stand for them here."""
-        return [self.resolve_one(t) if t._kind.requires_grad and t._number < self.start else t for t in tensors]
+        return [self.resolve_one(t) if t.kind.requires_grad and t.number < self.start else t for t in tensors]
 
     def resolve_one(self, tensor: Tensor) -> Tensor:
-        number = tensor._number
+        number = tensor.number
         if number in self.values:
-            return with_id(self.values[number], tensor.id, tensor._kind)
+            return with_id(self.values[number], tensor.id, tensor.kind)
         if self.closed:
             raise ClosureError(
                 "a function given to a function of functions read another recorded Tensor the second time it was traced",
@@ -152,7 +152,7 @@ def call(op: Any, args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
             return op.function(*args, **kwargs)
         over_tensors = True
     operands = [leaves[i] if is_tensor(leaves[i]) else as_tensor(leaves[i]) for i in places]
-    return record(op.name, whole, operands)
+    return record_function(op.name, whole, operands)
 
 
 def reads_recorded(whole: Callable[..., Any], values: Sequence[Any]) -> bool:
@@ -162,7 +162,7 @@ def reads_recorded(whole: Callable[..., Any], values: Sequence[Any]) -> bool:
     return bool(bindings.found)
 
 
-def record(name: str, whole: Callable[..., Any], operands: list[Tensor]) -> Any:
+def record_function(name: str, whole: Callable[..., Any], operands: list[Tensor]) -> Any:
     """Trace the call to a program and run that as one op on its operands and the Tensors it closes over."""
     values = [tensor.value for tensor in operands]
     bindings = Bindings()

@@ -13,7 +13,7 @@ import numpy as np
 from tapejax.calculus.reverse import Options
 from tapejax.errors import ArgumentError
 from tapejax.ground.where import user_line
-from tapejax.ops.lift import NUMBERS, Lifted, as_tensor, is_data, is_tensor, run
+from tapejax.ops.lift import NUMBERS, Lifted, apply_plan, as_tensor, is_data, is_tensor
 from tapejax.ops.surface import functions
 from tapejax.tensor.generator import is_key, next_key
 from tapejax.tensor.tensor import Tensor
@@ -76,13 +76,13 @@ class Op(Lifted):
             args, kwargs = self._concrete_options(args, kwargs)
             plan = self._plan(args, kwargs, operands, found, scope)
         self._file(plan, also, args, operands)
-        return run(plan, operands, scope)
+        return apply_plan(plan, operands, scope)
 
     def _read(self, arg: Any, role: int, operands: list[Tensor], key: list[Any]) -> None:
         """Sort an argument: its operands, and what of it belongs to the key."""
         if type(arg) is Tensor and role != OPTION:
             operands.append(arg)
-            key.append(arg._kind)
+            key.append(arg.kind)
         elif role == OPTION or arg is None:
             key.append(frozen(arg, self.name))
         elif type(arg) in NUMBERS or isinstance(arg, (jax.Array, np.ndarray, np.generic)):
@@ -100,7 +100,7 @@ class Op(Lifted):
                 return
             leaf = as_tensor(leaf)
         operands.append(leaf)
-        key.append(leaf._kind)
+        key.append(leaf.kind)
 
     def role_of(self, place: int | str) -> int:
         """The role of a position or keyword."""
