@@ -33,6 +33,7 @@ from tapejax.errors import (
     TapeError,
     TapejaxError,
 )
+from tapejax.ground.compat import X64
 from tapejax.ground.where import user_frame, user_line
 from tapejax.nn import layers
 from tapejax.ops.lift import MAX_PLANS_PER_FUNCTION, Lifted, lift
@@ -330,7 +331,7 @@ def _op(name: str, function: Any) -> Lifted:
 
 def _plan(name: str, function: Any, kinds: tuple[Any, ...], wrt: tuple[bool, ...]) -> Plan:
     """Kept where a lifted function keeps its own, so that `tapejax.plans` and `clear_plans` know of it."""
-    plans, key = _op(name, function).plans, (kinds, wrt, jax.enable_x64.value)
+    plans, key = _op(name, function).plans, (kinds, wrt, X64.value)
     plan = plans.get(key)
     if plan is None:
         while len(plans) >= MAX_PLANS_PER_FUNCTION:

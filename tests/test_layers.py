@@ -63,6 +63,43 @@ def test_only_public_jax(path):
     assert "jax._src" not in path.read_text()
 
 
+def underscores_of_others(path):
+    """Names with an underscore that a module reads of others: it defines them nowhere itself."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    own = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    own |= {
+        node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls")
+    }
+    own |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and node.attr not in own:
+            yield node.attr
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tapejax"):
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+
+
+PROTOCOLS = {"_getframe", "_replace", "_repr_mimebundle_"}  # of Python and Jupyter
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nobody_reads_the_underscore_of_another(path):
+    found = {name for name in underscores_of_others(path) if not (name.startswith("__") and name.endswith("__"))}
+    assert found <= PROTOCOLS
+
+
+SETTINGS = {"enable_x64", "default_device", "default_matmul_precision", "numpy_dtype_promotion", "numpy_rank_promotion"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_settings_of_jax_are_read_in_one_place(path):
+    if path == ROOT / "ground" / "compat.py":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr == "value" and isinstance(node.value, ast.Attribute):
+            assert node.value.attr not in SETTINGS, f"{path.name}:{node.lineno}"
+
+
 JUDGES = {"grad", "vjp", "jvp", "linearize", "value_and_grad", "jacrev", "jacfwd", "hessian", "linear_transpose"}
 REACHES_OTHERS_RULES = {"custom.py", "foreign.py"}  # a user's own rule, a primitive of another package
 

@@ -287,7 +287,7 @@ class CheckpointAction(TapeAction):
         trail = Trail(detailed=self.verify == "all", places=True)
         tape = RunTape(trail, forgets=False, detail=scope.tape.detail, label=f"the second run of {self.call.name}")
         if through:
-            tape._origin = scope.tape.fork()._origin
+            tape.forked_from = scope.tape.fork().forked_from
         with self.moment.settings():
             with self.moment.randomness():
                 result = run_on(self.call, tape)

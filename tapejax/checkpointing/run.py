@@ -101,7 +101,7 @@ class RunTape(Tape):
         trail.start = self.trail.start
         child = RunTape(trail, forgets=False, detail=self.detail, label=plain.label)
         child.guarded = False
-        child._origin = plain._origin
+        child.forked_from = plain.forked_from
         return child
 
     def merge(self, children: Iterable[Tape]) -> None:
@@ -113,7 +113,7 @@ class RunTape(Tape):
 
 
 def _order(tape: Tape) -> int:
-    return 0 if tape._origin is None else tape._origin[1]
+    return 0 if tape.forked_from is None else tape.forked_from[1]
 
 
 def reads_of(action: TapeAction) -> Iterable[TensorId]:

@@ -64,7 +64,7 @@ class saved_tensors_hooks(Entered):
     def __enter__(self) -> saved_tensors_hooks:
         return enter(self)
 
-    def _inside(self, outer: Scope) -> Scope:
+    def within(self, outer: Scope) -> Scope:
         return Scope(outer.tape, outer.enabled, (outer.thread, outer.task), outer.bindings, Manner(self))
 
     def packed(self, value: Any, *, is_leaf: bool = False) -> Any:

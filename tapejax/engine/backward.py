@@ -260,7 +260,7 @@ def _check_root(root: Tensor, tape: Tape) -> None:
             at=user_line(),
             fix="make an input with requires_grad=True, and compute the root outside of no_grad, detach and stop_gradient",
         )
-    epoch = root._epoch
+    epoch = root.epoch
     if epoch is None or epoch.current() is tape.epoch:
         return
     epoch = epoch.current()

@@ -195,7 +195,7 @@ class Cursor:
         self._position = 0
         self._changes: list[_Change] = []
         self._terms: dict[int, list[Term]] = {}
-        self._listeners: list[Callable[[Cursor], None]] = []
+        self.listeners: list[Callable[[Cursor], None]] = []
         for id, seed in roots:
             self._grads.add(id.number, seed)
         self._seeds = [term for term in self._grads.events if isinstance(term, Term)]
@@ -332,7 +332,7 @@ class Cursor:
         return moved
 
     def _tell(self) -> None:
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener(self)
 
     def _move(self, position: int) -> bool:

@@ -40,7 +40,7 @@ class Alias(TapeAction):
 
     def of(self, tensor: Tensor) -> Tensor:
         """The tensor as it is known from here on."""
-        return tensor._known_as(TensorId(self.sequence, self), tensor.kind)
+        return tensor.known_as(TensorId(self.sequence, self), tensor.kind)
 
     def backward(self, grads: Gradients) -> None:
         ct = grads.get(self.outputs[0])
@@ -115,7 +115,7 @@ def _apply(plan: Plan, which: str, lanes: int | None, tensors: list[Tensor], whe
     mapped = lanes is not None
     op = plan.steps_cache.get((which, mapped))
     if op is None:
-        function: Callable[..., Any] = plan._run_backward if which == "kept" else _from_inputs(plan)
+        function: Callable[..., Any] = plan.run_backward if which == "kept" else _from_inputs(plan)
         if mapped:
             n_operands = len(tensors) - plan.n_out
             function = jax.vmap(function, in_axes=(None,) * n_operands + (0,) * plan.n_out)
@@ -127,6 +127,6 @@ def _from_inputs(plan: Plan) -> Callable[..., Any]:
     def backward(*arguments):
         values, cts = arguments[: plan.n_in], arguments[plan.n_in :]
         outputs, extras = plan.program.forward(*values)
-        return plan._run_backward(*plan.keep((*values, *outputs, *extras)), *cts)
+        return plan.run_backward(*plan.keep((*values, *outputs, *extras)), *cts)
 
     return backward

@@ -36,7 +36,7 @@ import jax
 from tapejax.fusion.layout import MAX_PROGRAMS, Layout, trim
 from tapejax.fusion.sealed import CONSUMED, PENDING, Sealed, in_order
 from tapejax.fusion.switch import fusion
-from tapejax.ground.compat import NO_CONTEXT, Settings, is_tracing
+from tapejax.ground.compat import DEVICE, NO_CONTEXT, Settings, is_tracing
 from tapejax.plan.plan import OpAction
 from tapejax.tape.action import Composite, Request, TensorId
 from tapejax.tape.tape import Tape
@@ -80,7 +80,7 @@ class Block(Composite):
         self.x64, self.precision, self.promotion, self.ranks = (
             settings.x64, settings.precision, settings.promotion, settings.ranks,
         )  # fmt: skip
-        self.device = jax.default_device.value
+        self.device = DEVICE.value
 
     # -- deferring: by the owner of the tape only ----------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Block(Composite):
 
     def running(self) -> Any:
         """jax's settings as they were when the calls were made, and no trace around."""
-        if self.settings.is_now() and self.device is jax.default_device.value and not is_tracing():
+        if self.settings.is_now() and self.device is DEVICE.value and not is_tracing():
             return NO_CONTEXT
         return self._running()
 

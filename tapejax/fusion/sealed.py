@@ -86,7 +86,7 @@ class Sealed:
         if self._led is None:
             owners = self.now.owners
             self._led = tuple(
-                [s for s in self.layout.owners if (o := owners[~s]) is not None and o._producer is not None]
+                [s for s in self.layout.owners if (o := owners[~s]) is not None and o.made_by is not None]
             )
         return self._led
 
@@ -192,7 +192,7 @@ class Sealed:
             self.now = now = ran if self.now is now else self.now
             if now is ran:
                 for index, action in live.items():
-                    action._kept = self.kept_by(index, ran)
+                    action.held = self.kept_by(index, ran)
                 if apart:
                     ran.kept = None
                 self.hand_out(block, held, ran)
@@ -258,7 +258,7 @@ class Sealed:
         there = {action.index: action for action in self.materialised()}
         env: dict[int, Any] = {}
         for index in backward.reverse:
-            values = self.kept_by(index, now) if now.kept is not None else index in there and there[index]._kept
+            values = self.kept_by(index, now) if now.kept is not None else index in there and there[index].held
             if not isinstance(values, tuple):
                 return None
             env.update(zip(self.layout.calls[index].kept, values, strict=True))
@@ -354,7 +354,7 @@ class Sealed:
         now = self.now
         if now.kept is not None:
             for action in actions:
-                action._kept = self.kept_by(action.index, now)
+                action.held = self.kept_by(action.index, now)
             now.kept = None
 
     def _tell(self, actions: list[OpAction], held: dict[int, Tensor]) -> None:
@@ -367,7 +367,7 @@ class Sealed:
         for reference in self.named:
             id = reference()
             if id is not None:
-                id._producer = producers[id.number]
+                id.made_by = producers[id.number]
         self.named = []
 
     def is_over(self, weak: bool) -> bool:

@@ -104,6 +104,11 @@ def is_tracing() -> bool:
     return jex_core.get_opaque_trace_state() != _NO_TRACE
 
 
+# jax's settings: `.value` is what holds here and now.
+X64, DEVICE, PRECISION = jax.enable_x64, jax.default_device, jax.default_matmul_precision
+PROMOTION, RANKS = jax.numpy_dtype_promotion, jax.numpy_rank_promotion
+
+
 class Settings:
     """jax's settings of a moment, as far as they change what a function traces or lowers to.
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tapejax.fusion import layout
-from tapejax.ops.lift import _lifted
+from tapejax.ops.lift import known_ops
 from tapejax.ops.surface import functions
 from tapejax.plan.executables import shelf
 from tapejax.plan.plan import Plan
 
 
 def _ops() -> Iterator[Any]:
-    yield from list(_lifted)
+    yield from list(known_ops)
 
 
 def plans(name: str | None = None) -> list[Plan]:
@@ -68,7 +68,7 @@ def clear_plans() -> None:
     []
     """
     for op in _ops():
-        with op._lock:
+        with op.lock:
             op.plans.clear()
     functions.clear()
     layout.layouts.clear()

@@ -25,6 +25,7 @@ from tapejax.fusion.block import LIMIT, Block
 from tapejax.fusion.layout import forget, result_slot
 from tapejax.fusion.switch import fusion
 from tapejax.ground import compat
+from tapejax.ground.compat import DEVICE, PRECISION, PROMOTION, RANKS, X64
 from tapejax.ground.where import line_of, user_frame, user_line
 from tapejax.plan.plan import OpAction, Plan
 from tapejax.plan.stepwise import Recorder
@@ -34,8 +35,6 @@ from tapejax.tape.scope import current_scope
 from tapejax.tensor.tensor import Tensor, Tracer, array_of, make, with_id
 
 is_tensor = lambda leaf: isinstance(leaf, Tensor)
-_x64, _device, _precision = jax.enable_x64, jax.default_device, jax.default_matmul_precision
-_promotion, _ranks = jax.numpy_dtype_promotion, jax.numpy_rank_promotion
 _tree = jax.tree_util
 new = object.__new__  # what is made for every op has no __init__ to call
 
@@ -43,7 +42,7 @@ new = object.__new__  # what is made for every op has no __init__ to call
 # --- plans: bounded, inspectable, cleared on demand ------------------------------------------------
 
 MAX_PLANS_PER_FUNCTION = 4096
-_lifted: WeakSet[Lifted] = WeakSet()
+known_ops: WeakSet[Lifted] = WeakSet()
 
 
 _scalars: dict[tuple[Any, ...], Tensor] = {}
@@ -51,7 +50,7 @@ _scalars: dict[tuple[Any, ...], Tensor] = {}
 
 def scalar(value: Any) -> Tensor:
     """A Python number as a weakly typed Tensor, made once: cheaper to pass than the number itself."""
-    key = (type(value), value, _x64.value)
+    key = (type(value), value, X64.value)
     if not value or type(value) is complex:
         key = (*key, str(value))  # 0.0 and -0.0 are equal
     found = _scalars.get(key)
@@ -90,12 +89,12 @@ def plain_key(args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
             key += (name, value)
         else:
             return None
-    return (*key, scope.enabled, _x64.value)
+    return (*key, scope.enabled, X64.value)
 
 
 def tensor_key(tensors: Sequence[Tensor], scope: Any) -> tuple[Any, ...]:
     """The key of a call with nothing but Tensors."""
-    return (*[tensor.kind for tensor in tensors], scope.enabled, _x64.value)
+    return (*[tensor.kind for tensor in tensors], scope.enabled, X64.value)
 
 
 class Lifted:
@@ -107,9 +106,9 @@ class Lifted:
         self.options = options
         self.static_argnums, self.static_argnames = static_argnums, static_argnames
         self.plans: OrderedDict[Any, Plan] = OrderedDict()
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         functools.update_wrapper(self, function)
-        _lifted.add(self)
+        known_ops.add(self)
         finalize(self, _forget, self.plans).atexit = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -120,10 +119,10 @@ class Lifted:
             if len(args) == 2:
                 x, y = args
                 if type(x) is Tensor and type(y) is Tensor:
-                    key = (x.kind, y.kind, scope.enabled, _x64.value)
+                    key = (x.kind, y.kind, scope.enabled, X64.value)
             elif len(args) == 1:
                 if type(args[0]) is Tensor:
-                    key = (args[0].kind, scope.enabled, _x64.value)
+                    key = (args[0].kind, scope.enabled, X64.value)
             elif all([type(arg) is Tensor for arg in args]):
                 key = tensor_key(args, scope)
             plan = self.plans.get(key)
@@ -166,7 +165,7 @@ class Lifted:
             plan = self._plan(tuple(tensors), {}, tensors, key, scope)
         return apply_plan(plan, tensors, scope, place)
 
-    def _static_leaves(self, args, kwargs) -> list[bool]:
+    def static_leaves(self, args, kwargs) -> list[bool]:
         marks: list[bool] = []
         for position, arg in enumerate(args):
             n = len(_tree.tree_leaves(arg, is_leaf=is_tensor))
@@ -180,7 +179,7 @@ class Lifted:
         """The dynamic leaves as Tensors, and the key of the plan."""
         tensors: list[Tensor] = []
         key: list[Any] = [structure, *tensor_key((), scope)]
-        for leaf, static in zip(leaves, self._static_leaves(args, kwargs), strict=True):
+        for leaf, static in zip(leaves, self.static_leaves(args, kwargs), strict=True):
             if isinstance(leaf, Tensor):
                 if static:
                     raise ArgumentError(
@@ -198,7 +197,7 @@ class Lifted:
 
     def _plan(self, args, kwargs, tensors, key, scope) -> Plan:
         leaves, structure = _tree.tree_flatten((args, kwargs), is_leaf=is_tensor)
-        marks = self._static_leaves(args, kwargs)
+        marks = self.static_leaves(args, kwargs)
         slots = [
             None if isinstance(l, Tensor) or (not s and is_data(l)) else l for l, s in zip(leaves, marks, strict=True)
         ]
@@ -221,7 +220,7 @@ class Lifted:
             explain(error, action, of_jax=is_of_jax(function))
             raise
         plan.shown = _shown(function, args, kwargs)
-        with self._lock:
+        with self.lock:
             self.plans[key] = plan
             if not kwargs and len(tensors) == len(args) and all(map(is_tensor, args)):
                 self.plans[tensor_key(tensors, scope)] = plan
@@ -286,11 +285,11 @@ def apply_plan(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = N
         block is None
         or block.closed
         or len(block.calls) >= LIMIT
-        or block.x64 is not _x64.value
-        or block.device is not _device.value
-        or block.precision is not _precision.value
-        or block.promotion is not _promotion.value
-        or block.ranks is not _ranks.value
+        or block.x64 is not X64.value
+        or block.device is not DEVICE.value
+        or block.precision is not PRECISION.value
+        or block.promotion is not PROMOTION.value
+        or block.ranks is not RANKS.value
     ):
         block = new_block(tape)
     if plan.settings is not block.settings:

@@ -15,13 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax.errors import ArgumentError, IndexingError, TensorConversionError
+from tapejax.ground.compat import PROMOTION, X64
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import NUMBERS, PLAIN_OPTIONS, Lifted, apply_plan, as_tensor, is_data, lift
 from tapejax.ops.straight import straight
 from tapejax.tape.scope import current_scope
 from tapejax.tensor.tensor import Tensor, Tracer, tensor
-
-_x64, _promotion = jax.enable_x64, jax.numpy_dtype_promotion
 
 BINARY = {
     "add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "truediv": jnp.true_divide,
@@ -82,7 +81,7 @@ def _binary(name: str, op: Lifted) -> tuple[Callable, Callable]:
     def forward(self, other):
         if type(other) is Tensor:  # the common case, with nothing in between
             scope = current_scope()
-            plan = plans.get((self.kind, other.kind, scope.enabled, _x64.value))
+            plan = plans.get((self.kind, other.kind, scope.enabled, X64.value))
             return op(self, other) if plan is None else apply_plan(plan, (self, other), scope)
         if _operand(other):
             return op(self, as_tensor(other)) if not _is_literal(other) else _with_literal(op, other, False)(self)
@@ -98,7 +97,7 @@ def _binary(name: str, op: Lifted) -> tuple[Callable, Callable]:
 
 def _is_literal(value: Any) -> bool:
     """Whether jax is to see a number as it stands: under strict promotion it allows more of numbers than of arrays."""
-    return _promotion.value == "strict" and (type(value) in NUMBERS or isinstance(value, np.generic))
+    return PROMOTION.value == "strict" and (type(value) in NUMBERS or isinstance(value, np.generic))
 
 
 @lru_cache(maxsize=256, typed=True)
@@ -458,7 +457,7 @@ def getitem(self, index):
         pattern, operands = split_index(self.shape, index)
         return _getitem(self, *[as_tensor(operand) for operand in operands], pattern=pattern)
     traced = isinstance(self.held, Tracer)
-    key = (key, self.kind.aval.shape, jax.enable_x64.value, traced)
+    key = (key, self.kind.aval.shape, X64.value, traced)
     found = _splits.get(key)
     if found is None:
         pattern, operands = split_index(self.shape, index, fixed=traced)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from tapejax.calculus.reverse import Options, Reversed, reverse
 from tapejax.errors import ConsumedTapeError, UnknownLengthError, explain
 from tapejax.ground import compat
+from tapejax.ground.compat import X64
 from tapejax.ground.where import line_of
 from tapejax.plan.executables import Executable
 from tapejax.plan.policy import Part
@@ -25,7 +26,6 @@ from tapejax.tape.packed import force
 from tapejax.tensor.tensor import Kind
 
 _tree = jax.tree_util
-_x64 = jax.enable_x64
 _LEAF = _tree.tree_structure(0)
 
 
@@ -51,7 +51,7 @@ class Plan:
         self.settings = compat.Settings.now()
         self.variants: dict[Any, Plan] = {}  # of the same function under other settings of jax
         self.layouts: set[Any] = set()  # keys of the structures it is part of
-        self.x64 = _x64.value
+        self.x64 = X64.value
         self.stepwise = False
         self.examples = list(avals)
         program, self.structure = trace(function, avals, ignore_custom_rules=options.ignore_custom_rules)
@@ -110,7 +110,7 @@ class Plan:
         if n_extra:
             chosen += [i for i in range(self.n_in) if i not in reversed_.saves_in]
         self.keep = _picker(chosen)
-        self.backward = Jitted(self._run_backward, f"{self.name}_backward", program, times=2)
+        self.backward = Jitted(self.run_backward, f"{self.name}_backward", program, times=2)
         return n_extra
 
     def under(self, settings: compat.Settings, tensors: Sequence[Any]) -> Plan:
@@ -134,7 +134,7 @@ class Plan:
             results = [*outputs, *extras]
         return results[0] if self.single else tuple(results)
 
-    def _run_backward(self, *arguments):
+    def run_backward(self, *arguments):
         kept, cts = arguments[: self.n_read], arguments[-self.n_out :]
         found = self.program.backward(kept, cts)
         return tuple(
@@ -207,30 +207,30 @@ class OpAction(TapeAction):
     block, index: the block that deferred the call, if any, and which of its calls it was.
     """
 
-    __slots__ = ("__weakref__", "_kept", "block", "epoch", "index", "inputs", "numbers", "plan", "where")
+    __slots__ = ("__weakref__", "block", "epoch", "held", "index", "inputs", "numbers", "plan", "where")
     reachable = True  # its outputs' identities keep it alive: an ambient tape may hold it weakly
 
     plan: Plan
     block: Any
     inputs: Sequence[TensorId]
     numbers: tuple[int, ...]
-    _kept: tuple[Any, ...] | None
+    held: tuple[Any, ...] | None
 
     def __init__(self, plan, inputs, numbers, kept, where, epoch):
         self.block, self.index = None, 0
-        self.plan, self.inputs, self.numbers, self._kept = plan, inputs, numbers, kept
+        self.plan, self.inputs, self.numbers, self.held = plan, inputs, numbers, kept
         self.where, self.epoch = where, epoch
 
     @property
     def kept(self) -> tuple[Any, ...] | None:
         """What its backward reads; runs its block if need be. None once a fused backward has used it up."""
-        if self._kept is None and self.block is not None:
+        if self.held is None and self.block is not None:
             self.block.flush()
-            if self._kept is None:  # giving it out was interrupted
-                self._kept = self.block.kept_by(self.index)
-        if type(self._kept) is Failed:
-            raise self._kept.error
-        return self._kept
+            if self.held is None:  # giving it out was interrupted
+                self.held = self.block.kept_by(self.index)
+        if type(self.held) is Failed:
+            raise self.held.error
+        return self.held
 
     @property
     def outputs(self) -> tuple[TensorId, ...]:
@@ -269,7 +269,7 @@ class OpAction(TapeAction):
         return f"{outputs} = {self.plan.name} {inputs}{self.plan.shown}{steps}{' (foreign)' * self.foreign}"
 
     def release(self) -> None:
-        self._kept = self.block = None
+        self.held = self.block = None
 
     def backward(self, grads) -> None:
         with self.plan.settings.hold():  # as they were in the forward
@@ -311,7 +311,7 @@ def zeros_for(aval: Any) -> Any:
 
 def x64_for(dtype: Any) -> AbstractContextManager[Any]:
     """A context in which numbers of this dtype can be made, whatever the caller's setting."""
-    return _x64(True) if not _x64.value and _is_wide(dtype) else _NO_CONTEXT
+    return X64(True) if not X64.value and _is_wide(dtype) else _NO_CONTEXT
 
 
 _NO_CONTEXT = nullcontext()

@@ -39,6 +39,11 @@ class Value(jax.core.Tracer):
         super().__init__(trace, trace.growing.avals[slot])
         self.slot = slot
 
+    @property
+    def writer(self) -> Any:
+        """Who writes the program."""
+        return self._trace
+
 
 class Writer(jax.core.Trace):
     """Writes each primitive that is bound into a program."""
@@ -59,7 +64,7 @@ class Writer(jax.core.Trace):
         return Value(self, self.growing.slot_for(aval))
 
     def slot_of(self, value: Any) -> int:
-        if type(value) is Value and value._trace is self:
+        if type(value) is Value and value.writer is self:
             return value.slot
         return self.growing.constant(value, jax.typeof(value))
 
@@ -132,6 +137,6 @@ def _written(f: Callable[..., Any], args: Sequence[Any], growing: Growing) -> tu
     if not all([isinstance(result, jax.Array) for result in results]):
         raise Unfit
     found = growing.program([value.slot for value in inputs], [writer.slot_of(result) for result in results])
-    if any([type(value) is Value and value._trace is writer for value in found.constants.values()]):
+    if any([type(value) is Value and value.writer is writer for value in found.constants.values()]):
         raise Unfit  # a custom rule closes over it
     return found, structure

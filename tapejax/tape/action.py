@@ -31,18 +31,18 @@ class TensorId:
     (False, 'Getitem')
     """
 
-    __slots__ = ("__weakref__", "_producer", "number")
+    __slots__ = ("__weakref__", "made_by", "number")
 
     def __init__(self, number: int | None = None, producer: TapeAction | Composite | None = None):
         self.number: int = next_number() if number is None else number
-        self._producer = producer
+        self.made_by = producer
 
     @property
     def producer(self) -> TapeAction | None:
         """The action that made it; None for a leaf."""
-        found = self._producer
+        found = self.made_by
         if isinstance(found, Composite):
-            found = self._producer = found.action_of(self.number)
+            found = self.made_by = found.action_of(self.number)
         return found
 
     def __eq__(self, other: object) -> bool:

@@ -43,7 +43,7 @@ class _GradMode(Entered):
         if self._blocks:
             self._blocks.pop()[1] = next_number()
 
-    def _inside(self, outer: Scope) -> Scope:
+    def within(self, outer: Scope) -> Scope:
         return Scope(outer.tape, self.enabled, (outer.thread, outer.task), outer.bindings, outer.execution)
 
     def __call__(self, function: F) -> F:

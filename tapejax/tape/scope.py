@@ -114,7 +114,7 @@ def current_scope() -> Scope:
 
 
 class Entry:
-    """One entering of a `with` block: `block._inside(outer)` is the scope within it."""
+    """One entering of a `with` block: `block.within(outer)` is the scope within it."""
 
     __slots__ = ("block", "left", "scope")
 
@@ -125,7 +125,7 @@ class Entry:
 
     def over(self, outer: Scope) -> Scope:
         """The scope that it makes of another one."""
-        scope = self.block._inside(outer)
+        scope = self.block.within(outer)
         scope.outer, scope.entry, self.scope = outer, self, scope
         return scope
 

@@ -27,7 +27,7 @@ class Epoch:
     It holds no actions, so that an action never keeps a whole tape alive.
     """
 
-    __slots__ = ("_by", "ambient", "first", "label", "merged_into", "start")
+    __slots__ = ("ambient", "first", "label", "merged_into", "start", "taken_by")
 
     def __init__(self, label: str, ambient: bool = False):
         self.label = label
@@ -35,12 +35,12 @@ class Epoch:
         self.start = next_number()  # what was made later has a larger number
         self.first = False  # whether its tape was opened for it
         self.merged_into: Epoch | None = None
-        self._by: tuple[str, Any] | None = None
+        self.taken_by: tuple[str, Any] | None = None
 
     @property
     def consumed_by(self) -> str | None:
         """Who took the actions, and where; None as long as nobody did."""
-        return None if self._by is None else f"{self._by[0]} at {line_of(self._by[1])}"
+        return None if self.taken_by is None else f"{self.taken_by[0]} at {line_of(self.taken_by[1])}"
 
     def current(self) -> Epoch:
         epoch = self
@@ -73,7 +73,7 @@ class Tape(Entered):
     weak = False  # whether it keeps only the actions that a live tensor can reach
     execution: Any = None  # how ops run while it records, if not as usual: see Scope
 
-    __slots__ = ("__weakref__", "_entries", "_forks", "_log", "_origin", "_owner", "block", "detail", "epoch", "guarded", "label")  # fmt: skip
+    __slots__ = ("__weakref__", "_entries", "_forks", "_log", "_owner", "block", "detail", "epoch", "forked_from", "guarded", "label")  # fmt: skip
 
     def __init__(self, *, detail: str = "ops", label: str | None = None):
         if detail not in ("ops", "primitives"):
@@ -84,7 +84,7 @@ class Tape(Entered):
         self._owner: tuple[object, Any] | None = None
         self._entries: list[Entry] = []
         self._forks = 0
-        self._origin: tuple[Epoch, int] | None = None
+        self.forked_from: tuple[Epoch, int] | None = None
         self._log: list[Any] = []
         self.block: Any = None  # takes the calls that are deferred here, until something else comes
         self.epoch = Epoch(self.label, self.weak)
@@ -126,7 +126,7 @@ class Tape(Entered):
         """Its content is consumed: begin anew; what was in the log."""
         where = user_frame(3)
         epoch, log = self._start()
-        epoch._by = by, where
+        epoch.taken_by = by, where
         return log
 
     def is_just(self, block: Any) -> bool:
@@ -189,7 +189,7 @@ class Tape(Entered):
         self._owner = me
         return enter(self)
 
-    def _inside(self, outer: Scope) -> Scope:
+    def within(self, outer: Scope) -> Scope:
         return Scope(self, outer.enabled, (outer.thread, outer.task), outer.bindings, outer.execution or self.execution)
 
     # -- joining work of several threads or tasks ------------------------------------------------
@@ -198,7 +198,7 @@ class Tape(Entered):
         """A child tape for another thread or task; its actions come back with `merge`."""
         self._forks += 1
         child = Tape(detail=self.detail, label=label or f"{self.label}.{self._forks}")
-        child._origin = (self.epoch, self._forks)
+        child.forked_from = (self.epoch, self._forks)
         return child
 
     def merge(self, children: Iterable[Tape]) -> None:
@@ -211,7 +211,7 @@ class Tape(Entered):
         for child in tapes:
             if not isinstance(child, Tape):
                 raise ArgumentError(f"merge takes tapes, not {type(child).__name__}", fix="tape.merge([child, ...])")
-            if child._origin is None or child._origin[0].current() is not self.epoch:
+            if child.forked_from is None or child.forked_from[0].current() is not self.epoch:
                 raise TapeError(
                     f"{child.label} was not forked from {self.label} since it was last taken",
                     at=user_line(),
@@ -219,7 +219,7 @@ class Tape(Entered):
                 )
             if child._entries:
                 raise TapeError(f"{child.label} is still recording", at=user_line(), fix="leave its `with` block first")
-        tapes.sort(key=lambda child: child._origin[1])
+        tapes.sort(key=lambda child: child.forked_from[1])
         epochs = {child.epoch: child for child in tapes}
         if len(epochs) != len(tapes):
             raise TapeError("a tape was given to merge twice", at=user_line())
@@ -237,7 +237,7 @@ class Tape(Entered):
         for child in tapes:
             epoch, _ = child._start()
             epoch.merged_into = self.epoch
-            child._origin = (self.epoch, child._origin[1])
+            child.forked_from = (self.epoch, child.forked_from[1])
 
     # -- what people call --------------------------------------------------------------------
 

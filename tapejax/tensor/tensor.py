@@ -132,12 +132,12 @@ class Tensor(metaclass=_Hint):
         return id if type(id) is int else id.number  # type: ignore[union-attr]
 
     @property
-    def _epoch(self) -> Any:
+    def epoch(self) -> Any:
         """That of the tape which recorded what made it; None for a leaf."""
         id = self.identity
         if type(id) is int:
             return self.held.epoch if self.kind.requires_grad and isinstance(self.held, Composite) else None
-        return getattr(id._producer, "epoch", None)  # type: ignore[union-attr]
+        return getattr(id.made_by, "epoch", None)  # type: ignore[union-attr]
 
     @property
     def requires_grad(self) -> bool:
@@ -147,7 +147,7 @@ class Tensor(metaclass=_Hint):
     def is_leaf(self) -> bool:
         """Whether no recorded op made it."""
         id = self.identity
-        return not self.kind.requires_grad if type(id) is int else id._producer is None  # type: ignore[union-attr]
+        return not self.kind.requires_grad if type(id) is int else id.made_by is None  # type: ignore[union-attr]
 
     @property
     def aval(self) -> Any:
@@ -183,14 +183,14 @@ class Tensor(metaclass=_Hint):
 
     @property
     def device(self) -> Any:
-        return self._concrete("device").device
+        return self.concrete("device").device
 
     @property
     def sharding(self) -> Any:
-        return self._concrete("sharding").sharding
+        return self.concrete("sharding").sharding
 
     def devices(self) -> set[Any]:
-        return self._concrete("devices()").devices()
+        return self.concrete("devices()").devices()
 
     def detach(self) -> Tensor:
         """The same value as a new leaf that needs no gradient."""
@@ -200,13 +200,13 @@ class Tensor(metaclass=_Hint):
         id = TensorId()
         if self.kind.requires_grad:
             cuts.left(self.number, "detach", id.number)
-        return self._known_as(id, kind)
+        return self.known_as(id, kind)
 
     def alias(self) -> Tensor:
         """A second Tensor object with the same value and the same identity."""
-        return self._known_as(self.id, self.kind)
+        return self.known_as(self.id, self.kind)
 
-    def _known_as(self, id: TensorId, kind: Kind) -> Tensor:
+    def known_as(self, id: TensorId, kind: Kind) -> Tensor:
         """The same value, computed or not, under another identity."""
         value = self.held
         if isinstance(value, Composite):
@@ -232,7 +232,7 @@ class Tensor(metaclass=_Hint):
         return self._leaves_the_tape("tolist()").tolist()
 
     def block_until_ready(self) -> Tensor:
-        self._concrete("block_until_ready()").block_until_ready()
+        self.concrete("block_until_ready()").block_until_ready()
         return self
 
     if not TYPE_CHECKING:  # to a type checker a missing attribute is an error anyway
@@ -248,7 +248,7 @@ class Tensor(metaclass=_Hint):
                 raise ArrayAttributeError(f"'Tensor' object has no attribute {name!r}", at=user_line(), fix=fix)
             return object.__getattribute__(self, name)  # fails again, in Python's own words
 
-    def _concrete(self, wanted: str) -> Any:
+    def concrete(self, wanted: str) -> Any:
         value = self.value
         if isinstance(value, Tracer):
             raise ConcreteValueError(
@@ -261,7 +261,7 @@ class Tensor(metaclass=_Hint):
 
     def _leaves_the_tape(self, wanted: str) -> Any:
         """Its value, for whoever wants it plain; that it left is logged."""
-        value = self._concrete(wanted)
+        value = self.concrete(wanted)
         if self.kind.requires_grad:
             cuts.left(self.number, wanted)
         return value
@@ -292,7 +292,7 @@ class Tensor(metaclass=_Hint):
             )
         if copy is False:
             raise ValueError("a Tensor's value cannot be shared with NumPy without a copy")
-        return np.array(self._concrete("np.asarray"), dtype=dtype)
+        return np.array(self.concrete("np.asarray"), dtype=dtype)
 
     def __float__(self) -> float:
         return self._converted("float()", float)
@@ -315,7 +315,7 @@ class Tensor(metaclass=_Hint):
         return self.shape[0]
 
     def __format__(self, spec: str) -> str:
-        return format(self._concrete("format()"), spec) if spec else repr(self)
+        return format(self.concrete("format()"), spec) if spec else repr(self)
 
     def __repr__(self) -> str:
         value = self.value
@@ -343,10 +343,10 @@ class Tensor(metaclass=_Hint):
         if _is_recorded(self):
             return self.alias()
         if not _records(self):
-            return self._known_as(TensorId(), self.kind)
+            return self.known_as(TensorId(), self.kind)
         caller = callers.find(called="copy.deepcopy", whole=True)
         made = cuts.took(self.id, self.kind, caller, next_number(), traced=False, exposed=False)
-        return self._known_as(cuts.rebuilt(next_number(), made.chain, self.kind, caller, traced=False), self.kind)
+        return self.known_as(cuts.rebuilt(next_number(), made.chain, self.kind, caller, traced=False), self.kind)
 
     def __reduce__(self):
         if _records(self):
@@ -354,7 +354,7 @@ class Tensor(metaclass=_Hint):
             if _is_recorded(self):
                 raise _refused(self, caller, TensorConversionError)
             cuts.took(self.id, self.kind, caller, next_number(), traced=False, exposed=False)
-        return _unpickle, (np.asarray(self._concrete("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
+        return _unpickle, (np.asarray(self.concrete("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
 
 
 def _unpickle(data: np.ndarray, dtype: str, weak_type: bool, requires_grad: bool) -> Tensor:
@@ -362,7 +362,7 @@ def _unpickle(data: np.ndarray, dtype: str, weak_type: bool, requires_grad: bool
     made = make(jax.lax.convert_element_type(value, value.dtype) if not weak_type else value, requires_grad)
     if not _records(made):
         return made
-    return made._known_as(cuts.rebuilt(next_number(), (), made.kind, callers.find(), traced=False), made.kind)
+    return made.known_as(cuts.rebuilt(next_number(), (), made.kind, callers.find(), traced=False), made.kind)
 
 
 _new = object.__new__
@@ -510,8 +510,8 @@ def _is_recorded(tensor: Tensor) -> bool:
     if not tensor.kind.requires_grad:
         return False
     if not tensor.is_leaf:
-        epoch = tensor._epoch
-        if epoch is None or epoch.current()._by is None:
+        epoch = tensor.epoch
+        if epoch is None or epoch.current().taken_by is None:
             return True
     scope = current_scope()
     return scope.enabled and scope.tape.guarded

@@ -18,6 +18,7 @@ import numpy as np
 
 from tapejax.errors import ArgumentError, ClosureError
 from tapejax.ground.callers import takes_apart
+from tapejax.ground.compat import X64
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import Lifted, is_data, is_tensor, lift, static_arguments
 from tapejax.ops.surface import functions
@@ -98,11 +99,11 @@ class Jitted:
 
     def _key(self, args: Any, kwargs: dict[str, Any]) -> Any:
         leaves, structure = flatten((args, kwargs))
-        static = self.op._static_leaves(args, kwargs)
+        static = self.op.static_leaves(args, kwargs)
         kind = lambda leaf, static: (
             leaf.kind if is_tensor(leaf) else leaf if static or not is_data(leaf) else jax.typeof(leaf)
         )
-        return structure, tuple(map(kind, leaves, static)), tuple(static), jax.enable_x64.value
+        return structure, tuple(map(kind, leaves, static)), tuple(static), X64.value
 
     def _isolated(self, *args: Any, **kwargs: Any) -> tuple[Any, _Marks]:
         """The function on a tape of its own (what is recorded within a trace must not leave it)."""
@@ -176,7 +177,7 @@ def _mark(leaf: Any, given: dict[int, int], tape: Tape) -> int:
 def _returned(results: list[Any], structure: Any, marks: tuple[int, ...], given: list[Any]) -> Any:
     """Results with identities: what the function handed through is still what it was."""
     leaves = [
-        leaf._known_as(given[mark].id, leaf.kind) if mark >= 0 and is_tensor(given[mark]) else leaf
+        leaf.known_as(given[mark].id, leaf.kind) if mark >= 0 and is_tensor(given[mark]) else leaf
         for leaf, mark in zip(results, marks, strict=True)
     ]
     return _tree.tree_unflatten(structure, leaves)
@@ -187,7 +188,7 @@ class Recorder:
 
     def __init__(self, jitted: Jitted, args: Any, kwargs: dict[str, Any]):
         leaves, self.structure = flatten((args, kwargs))
-        static = jitted.op._static_leaves(args, kwargs)
+        static = jitted.op.static_leaves(args, kwargs)
         self.jitted = jitted
         self.places = [i for i, leaf in enumerate(leaves) if is_tensor(leaf) or (is_data(leaf) and not static[i])]
         self.kinds = [leaf.kind if is_tensor(leaf) else None for leaf in leaves]

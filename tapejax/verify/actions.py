@@ -14,6 +14,7 @@ import numpy as np
 
 from tapejax.engine import backward as engine
 from tapejax.errors import ArgumentError
+from tapejax.ground.compat import X64
 from tapejax.ground.where import user_line
 from tapejax.plan.plan import OpAction
 from tapejax.tape.tape import Tape
@@ -202,7 +203,7 @@ def _check(seen: Seen, plans, chain: _Chain | None, judges, rtol: float | None, 
     if type(action) is OpAction:
         _fill_in(seen, result, seed)
     report = Report(seen.op, [])
-    x64 = action.plan.x64 if type(action) is OpAction else jax.enable_x64.value
+    x64 = action.plan.x64 if type(action) is OpAction else X64.value
     with jax.enable_x64(x64):
         try:
             subject = None if None in seen.inputs else subject_of(seen, plans)

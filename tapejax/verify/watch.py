@@ -94,7 +94,7 @@ class Watch(Tape):
     def fork(self, label: str | None = None) -> Tape:
         self._forks += 1
         child = Watch(detail=self.detail, label=label or f"{self.label}.{self._forks}")
-        child._origin = (self.epoch, self._forks)
+        child.forked_from = (self.epoch, self._forks)
         child.calls = self.calls
         return child
 

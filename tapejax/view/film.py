@@ -105,7 +105,7 @@ class _Pages:
 def _steps(cursor: Cursor, count: int, pages: _Pages) -> tuple[list[Any], list[Any], str]:
     """Seeds, steps, and what went wrong."""
     position = cursor.position
-    listeners, cursor._listeners = cursor._listeners, []  # nobody need follow this
+    listeners, cursor.listeners = cursor.listeners, []  # nobody need follow this
     show = lambda term: [term.id.number, pages.value(term.value), pages.value(term.after), term.accumulates]
     steps: list[Any] = []
     error = ""
@@ -132,7 +132,7 @@ def _steps(cursor: Cursor, count: int, pages: _Pages) -> tuple[list[Any], list[A
         error = failed.what
     finally:
         cursor.seek(min(position, cursor.position) if error else position)
-        cursor._listeners = listeners
+        cursor.listeners = listeners
     return seeds, steps, error
 
 

@@ -32,7 +32,7 @@ def _widget_class() -> type[Any]:
             self.cursor = cursor
             self.last = len(film["steps"])  # a long tape's film ends before its cursor does
             super().__init__(film=film, css_text=asset("style.css"), position=self.place())
-            cursor._listeners.append(lambda _: self.set_trait("position", self.place()))
+            cursor.listeners.append(lambda _: self.set_trait("position", self.place()))
             self.observe(self.moved, names="position")
 
         def place(self) -> int:

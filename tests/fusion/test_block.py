@@ -709,7 +709,7 @@ def test_what_an_ambient_block_keeps_goes_at_once_with_its_result():
     try:
         loss = (tanh(x) * x).sum()
         float(loss)  # it runs
-        sealed = loss.id._producer.sealed
+        sealed = loss.id.made_by.sealed
         kept = [weakref.ref(value) for value in sealed.now.kept[: sealed.now.forward.n_kept]]
         del sealed
         assert kept

@@ -51,7 +51,7 @@ def roots(function: Callable[..., Any]) -> Callable[..., Any]:
         if not is_tensor(p):
             return function(p, strip_zeros=strip_zeros)
         if strip_zeros:
-            (places,) = np.nonzero(np.asarray(p._concrete("roots with strip_zeros=True")))
+            (places,) = np.nonzero(np.asarray(p.concrete("roots with strip_zeros=True")))
             first, last = (places[0], places[-1]) if len(places) else (0, -1)
             zeros = len(p) - 1 - last if len(places) else 0
             p = p[first : last + 1]
@@ -67,7 +67,7 @@ def trim_zeros(function: Callable[..., Any]) -> Callable[..., Any]:
     def trim_zeros(filt, trim="fb", axis=None):
         if not is_tensor(filt):
             return function(filt, trim, axis)
-        nonzero = np.asarray(filt._concrete("trim_zeros")) != 0
+        nonzero = np.asarray(filt.concrete("trim_zeros")) != 0
         axes = range(filt.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
         index = [slice(None)] * filt.ndim
         for one in axes:

@@ -21,6 +21,7 @@ from jax.extend import core as jex_core
 from tapejax.calculus.reverse import Options
 from tapejax.errors import ClosureError
 from tapejax.ground import compat
+from tapejax.ground.compat import X64
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import Lifted, as_tensor, is_data, is_tensor
 from tapejax.program.program import Eqn, Program, trace
@@ -126,7 +127,7 @@ def call(op: Any, args: Any, kwargs: dict[str, Any], scope: Any) -> Any:
     bodies = [i for i, leaf in enumerate(leaves) if is_function(leaf) and not is_jax(leaf)]
     places = [
         i
-        for i, (leaf, static) in enumerate(zip(leaves, op._static_leaves(args, kwargs), strict=True))
+        for i, (leaf, static) in enumerate(zip(leaves, op.static_leaves(args, kwargs), strict=True))
         if is_tensor(leaf) or (is_data(leaf) and not static)
     ]
     over_tensors = any(map(is_tensor, leaves))
@@ -196,7 +197,7 @@ def clear() -> None:
 
 def known(name: str, program: Program, structure: Any) -> Lifted:
     """The op that runs this program: an old one if there is one of the same structure."""
-    sketch = (name, structure, jax.enable_x64.value, len(program.eqns), program.in_avals, program.out_avals)
+    sketch = (name, structure, X64.value, len(program.eqns), program.in_avals, program.out_avals)
     candidates = _known.setdefault(sketch, [])
     for old, op in candidates:
         if same_program(old, program):

@@ -12,6 +12,7 @@ import numpy as np
 
 from tapejax.calculus.reverse import Options
 from tapejax.errors import ArgumentError
+from tapejax.ground.compat import X64
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import NUMBERS, Lifted, apply_plan, as_tensor, is_data, is_tensor
 from tapejax.ops.surface import functions
@@ -19,7 +20,6 @@ from tapejax.tensor.generator import is_key, next_key
 from tapejax.tensor.tensor import Tensor
 
 _tree = jax.tree_util
-_x64 = jax.enable_x64
 Parameter = inspect.Parameter
 
 OPERAND, NUMBER_IS_OPTION, OPTION = 0, 1, 2
@@ -63,7 +63,7 @@ class Op(Lifted):
         if not tensors:
             return self.function(*args, **kwargs)
         operands: list[Tensor] = []
-        key: list[Any] = [scope.enabled, _x64.value, len(args)]
+        key: list[Any] = [scope.enabled, X64.value, len(args)]
         roles, n = self.positions, len(self.positions)
         for position, arg in enumerate(args):
             self._read(arg, roles[position] if position < n else OPERAND, operands, key)
@@ -108,7 +108,7 @@ class Op(Lifted):
             return self.roles.get(place, OPERAND)
         return self.positions[place] if place < len(self.positions) else OPERAND
 
-    def _static_leaves(self, args: Any, kwargs: dict[str, Any]) -> list[bool]:
+    def static_leaves(self, args: Any, kwargs: dict[str, Any]) -> list[bool]:
         marks: list[bool] = []
         for place, arg in [*enumerate(args), *((name, kwargs[name]) for name in sorted(kwargs))]:
             role = self.role_of(place)
@@ -188,7 +188,7 @@ def number(leaf: Any, name: str) -> Any:
             action=f"{leaf.id!r}: {leaf.aval.str_short()}",
             fix="pass a plain number, or .detach() it if that is meant",
         )
-    return np.asarray(leaf._concrete(f"an option of {name}"))[()]
+    return np.asarray(leaf.concrete(f"an option of {name}"))[()]
 
 
 def frozen(option: Any, name: str) -> Any:
