@@ -37,7 +37,7 @@ if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getat
     from tapejax.diagnose.nonfinite import find_nonfinite
     from tapejax.engine.cursor import Cursor
     from tapejax.gradient_tape import GradientTape
-    from tapejax.ops.caches import clear_plans, plans, programs  # noqa: F401
+    from tapejax.ops.compiled import clear_plans, plans, programs  # noqa: F401
     from tapejax.verify.actions import verify_tape
     from tapejax.verify.check_grads import check_grads
     from tapejax.verify.custom import verify_custom_rule
@@ -104,7 +104,7 @@ __all__ = [
 
 _NAMESPACES = ("diagnose", "lax", "nn", "numpy", "random", "scipy", "testing", "training", "verify")
 _LATE = {
-    "ops.caches": ("clear_plans", "plans", "programs"),
+    "ops.compiled": ("clear_plans", "plans", "programs"),
     "verify.check_grads": ("check_grads",),
     "checkpointing": (
         "checkpoint", "checkpoint_multi", "checkpoint_name", "plan_memory", "save_on_cpu", "save_to_disk",

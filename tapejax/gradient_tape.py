@@ -33,6 +33,7 @@ from tapejax.errors import (
     TapeError,
     TapejaxError,
 )
+from tapejax.ground.caches import cached
 from tapejax.ground.compat import X64
 from tapejax.ground.where import user_frame, user_line
 from tapejax.nn import layers
@@ -324,7 +325,7 @@ class GradientTape:
 # --- plans -----------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=256)
+@cached(256)
 def _op(name: str, function: Any) -> Lifted:
     return lift(function, name=name)
 
@@ -341,13 +342,13 @@ def _plan(name: str, function: Any, kinds: tuple[Any, ...], wrt: tuple[bool, ...
     return plan
 
 
-@functools.lru_cache(maxsize=256)
+@cached(256)
 def _layer_norm(names: tuple[str, ...], axis: Any, epsilon: float, mean_only: bool) -> Callable[..., Any]:
     norm = _mean_only_layer_norm if mean_only else layers.layer_norm
     return lambda x, *rest: norm(x, **dict(zip(names[1:], rest, strict=True)), axis=axis, epsilon=epsilon)
 
 
-@functools.lru_cache(maxsize=256)
+@cached(256)
 def _ssm_scan(axis: int, reverse: bool, parallel: bool) -> Callable[..., Any]:
     return functools.partial(layers.ssm_scan, axis=axis, reverse=reverse, parallel=parallel)
 

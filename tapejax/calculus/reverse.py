@@ -11,7 +11,6 @@ Under one `jax.jit` XLA merges what is computed twice, so 2 costs nothing there.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +22,7 @@ from tapejax import rules
 from tapejax.calculus.accumulation import accumulate
 from tapejax.errors import RefusedPrimitive, RuleSignatureError
 from tapejax.ground import compat
+from tapejax.ground.caches import cached
 from tapejax.program.program import Eqn, Program, flatten
 from tapejax.program.tracing import trace
 from tapejax.rules.registry import RuleCall
@@ -204,7 +204,7 @@ class Reversed:
         return [sums.get(slot) if wanted else None for slot, wanted in zip(program.inputs, self.wrt, strict=True)]
 
 
-@functools.cache
+@cached(64)
 def _inexact(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.inexact))
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tapejax.checkpointing.digest import same
 from tapejax.checkpointing.run import Trail
+from tapejax.ground.caches import cached
 from tapejax.ground.where import shown
 from tapejax.plan.plan import Plan
 from tapejax.tensor.tensor import Tensor
@@ -66,7 +67,7 @@ def _read(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     return ((name, value) for name, value in values.items() if not isinstance(value, _SKIPPED))
 
 
-@functools.lru_cache(maxsize=1024)
+@cached(1024)
 def _global_names(code: types.CodeType) -> tuple[str, ...]:
     names = dict.fromkeys(code.co_names)
     for constant in code.co_consts:  # functions inside the function

@@ -332,9 +332,7 @@ def ones_like(root: Tensor) -> Any:
     key = root.kind if pending else (root.kind, root.value.sharding)
     found = ONES.get(key)
     if found is None:
-        if len(ONES) >= 128:
-            ONES.clear()
         with jax.ensure_compile_time_eval(), x64_for(root.dtype):
             found = jax.device_put(np.ones(root.shape, root.dtype))  # on no mesh, whichever is set now
-            found = ONES[key] = found if pending else jax.device_put(found, root.value.sharding)
+            found = ONES.keep(key, found if pending else jax.device_put(found, root.value.sharding))
     return found

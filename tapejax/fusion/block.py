@@ -33,7 +33,7 @@ from weakref import ref
 
 import jax
 
-from tapejax.fusion.layout import MAX_PROGRAMS, Layout, trim
+from tapejax.fusion.layout import Layout
 from tapejax.fusion.sealed import CONSUMED, PENDING, Sealed, in_order
 from tapejax.fusion.switch import fusion
 from tapejax.ground.compat import DEVICE, NO_CONTEXT, Settings, is_tracing
@@ -268,6 +268,6 @@ def _step(layout: Layout, root: int, slots: tuple[int | None, ...], held: tuple[
         if root in wanted or backward is None:
             return None
         places = {slot: place for place, slot in enumerate(backward.outputs)}
-        found = layout.steps[root, slots, held] = backward.both(held), [places.get(slot) for slot in slots]
-        trim(layout.steps, MAX_PROGRAMS)
+        made = backward.both(held), [places.get(slot) for slot in slots]
+        found = layout.steps.keep((root, slots, held), made)
     return found if found[0].together.reason else None

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from tapejax.calculus.accumulation import accumulate
-from tapejax.fusion.layout import MAX_PROGRAMS, Call, Layout, run_all, trim
+from tapejax.fusion.layout import Call, Layout, run_all
 from tapejax.plan.executables import Executable
 from tapejax.plan.plan import zeros_for
 from tapejax.plan.policy import Together
@@ -62,8 +62,7 @@ def forward_of(layout: Layout, held: tuple[int, ...], order: tuple[int, ...]) ->
     chosen = layout.choose(held)
     found = layout.forwards.get((chosen, order))
     if found is None:
-        found = layout.forwards[chosen, order] = Forward(layout, chosen, order)
-        trim(layout.forwards, MAX_PROGRAMS)
+        found = layout.forwards.keep((chosen, order), Forward(layout, chosen, order))
     return found
 
 
@@ -187,6 +186,5 @@ def backward_of(layout: Layout, present: Any, ones: Any, targets: Any, leading: 
     key = (present, ones, targets, leading)
     found = layout.backwards.get(key)
     if found is None:
-        found = layout.backwards[key] = Backward(layout, *key)
-        trim(layout.backwards, MAX_PROGRAMS)
+        found = layout.backwards.keep(key, Backward(layout, *key))
     return found

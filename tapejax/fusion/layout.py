@@ -7,10 +7,10 @@ equal keys, the same program fits both.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tapejax.ground.caches import Table, table
 from tapejax.plan.plan import Plan
 
 MAX_LAYOUTS = 512
@@ -46,15 +46,6 @@ class Call:
         env.update(zip(self.results, (results,) if self.plan.single else results, strict=True))
 
 
-def trim(table: OrderedDict[Any, Any], size: int) -> None:
-    """Let the oldest entries go. Another thread may do the same."""
-    while len(table) > size:
-        try:
-            table.popitem(last=False)
-        except KeyError:
-            return
-
-
 class Layout:
     """A structure of calls, opened up.
 
@@ -74,9 +65,9 @@ class Layout:
         self.is_plain = all(call.plan.n_out == 1 for call in self.calls)
         self.choices: set[tuple[int, ...]] = set()
         self.reaches: dict[tuple[int, ...], Reach] = {}
-        self.forwards: OrderedDict[Any, Any] = OrderedDict()
-        self.backwards: OrderedDict[Any, Any] = OrderedDict()
-        self.steps: OrderedDict[Any, Any] = OrderedDict()
+        self.forwards = Table(MAX_PROGRAMS)
+        self.backwards = Table(MAX_PROGRAMS)
+        self.steps = Table(MAX_PROGRAMS)
 
     def choose(self, held: tuple[int, ...]) -> tuple[int, ...]:
         """Which results a program returns if these are held: just these, or all when there were many choices.
@@ -157,16 +148,15 @@ class Reach:
         self.alone = sum(layout.kinds[slot].requires_grad for slot in held) <= 1
 
 
-layouts: OrderedDict[tuple[Any, ...], Layout] = OrderedDict()
+layouts = table("structures", MAX_LAYOUTS)
 
 
 def layout_of(key: tuple[Any, ...]) -> Layout:
     found = layouts.get(key)
     if found is None:
-        found = layouts.setdefault(key, Layout(key))
+        found = layouts.keep(key, Layout(key))
         for call in found.calls:
             call.plan.layouts.add(key)
-        trim(layouts, MAX_LAYOUTS)
     return found
 
 

@@ -8,6 +8,7 @@ from weakref import ref
 
 from tapejax.fusion.fused import Backward, Forward, backward_of, forward_of
 from tapejax.fusion.layout import Layout, layout_of, result_slot, run_each
+from tapejax.ground.caches import table
 from tapejax.ground.where import line_of
 from tapejax.plan.plan import Failed, OpAction
 from tapejax.plan.stepwise import Place
@@ -31,7 +32,7 @@ def in_both(places: dict[int, int], others: Any) -> list[int]:
     return found if len(found) < 2 else sorted(found, key=places.__getitem__)
 
 
-ONES: dict[Any, Any] = {}  # by kind of a root that is pending: the seed it is given if nobody says otherwise
+ONES = table("seeds", 128)  # by kind of a root that is pending: the seed it is given if nobody says otherwise
 
 
 class Outcome:

@@ -5,7 +5,6 @@ Functions are known by the identity of their code. Names serve messages only: no
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import sysconfig
@@ -19,6 +18,7 @@ from typing import Any
 
 import jax
 
+from tapejax.ground.caches import cached
 from tapejax.ground.where import OURS as OUR_FOLDER
 from tapejax.ground.where import folder_of, line_of
 
@@ -78,13 +78,13 @@ _LOOKING = _all_codes(
 _TREES = frozenset(code.co_filename for code in _all_codes(jax.tree.map, jax.tree_util.tree_map))
 
 
-@functools.cache
+@cached(1)
 def _operators() -> frozenset[str]:
     """The files of an array's operators. Not when we are imported: to make an array starts jax, and it is for users to say when."""
     return frozenset(code.co_filename for code in _all_codes(jax.Array.__add__, type(jax.numpy.zeros(())).__add__))
 
 
-@functools.cache
+@cached(1)
 def _numpy() -> tuple[str, ...]:
     return tuple(map(folder_of, _operators()))
 

@@ -6,7 +6,6 @@ it necessary, so that it can be deleted when that release is dropped. Public JAX
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -18,6 +17,7 @@ from jax.experimental import io_callback
 from jax.extend import core as jex_core
 from jax.extend import source_info_util
 
+from tapejax.ground.caches import cached
 from tapejax.ground.where import shown
 
 
@@ -198,7 +198,7 @@ def _all_equations(eqns: Iterable[Any]) -> Iterator[Any]:
             yield from _all_equations(jaxpr_parts(inner)[0].eqns)
 
 
-@functools.cache
+@cached(1)
 def _host_calls() -> frozenset[Any]:
     """The primitives of callbacks; jax does not export them."""
     scalar = jax.ShapeDtypeStruct((), np.float32)
@@ -233,7 +233,7 @@ def is_staged(values: Iterable[Any]) -> bool:
     return any([type(value) in staged for value in values])
 
 
-@functools.cache
+@cached(1)
 def _staged() -> set[type]:
     """STAGED, with the type that jit traces with: jax does not export it."""
     jax.make_jaxpr(lambda x: STAGED.add(type(x)))(0)

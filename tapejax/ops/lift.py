@@ -25,6 +25,7 @@ from tapejax.fusion.block import LIMIT, Block
 from tapejax.fusion.layout import forget, result_slot
 from tapejax.fusion.switch import fusion
 from tapejax.ground import compat
+from tapejax.ground.caches import register, table
 from tapejax.ground.compat import DEVICE, PRECISION, PROMOTION, RANKS, X64
 from tapejax.ground.where import line_of, user_frame, user_line
 from tapejax.plan.plan import OpAction, Plan
@@ -45,7 +46,21 @@ MAX_PLANS_PER_FUNCTION = 4096
 known_ops: WeakSet[Lifted] = WeakSet()
 
 
-_scalars: dict[tuple[Any, ...], Tensor] = {}
+def most_plans() -> int:
+    """How many plans the op with most of them has."""
+    return max((len(op.plans) for op in list(known_ops)), default=0)
+
+
+def clear_plans_of_ops() -> None:
+    for op in list(known_ops):
+        with op.lock:
+            op.plans.clear()
+
+
+register("plans of an op", MAX_PLANS_PER_FUNCTION, most_plans, clear_plans_of_ops)
+
+
+_scalars = table("scalars", 4096)
 
 
 def scalar(value: Any) -> Tensor:
@@ -57,8 +72,8 @@ def scalar(value: Any) -> Tensor:
     if found is None:
         with jax.ensure_compile_time_eval():
             found = make(jax.device_put(value), False)  # on no mesh, whichever is set now
-        if len(_scalars) < 4096 and not isinstance(found.held, Tracer) and value == value:
-            _scalars[key] = found
+        if not isinstance(found.held, Tracer) and value == value:
+            _scalars.keep(key, found)
     return found
 
 

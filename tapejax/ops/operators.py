@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax.errors import ArgumentError, IndexingError, TensorConversionError
+from tapejax.ground.caches import cached, table
 from tapejax.ground.compat import PROMOTION, X64
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import NUMBERS, PLAIN_OPTIONS, Lifted, apply_plan, as_tensor, is_data, lift
@@ -100,7 +100,7 @@ def _is_literal(value: Any) -> bool:
     return PROMOTION.value == "strict" and (type(value) in NUMBERS or isinstance(value, np.generic))
 
 
-@lru_cache(maxsize=256, typed=True)
+@cached(256, typed=True)
 def _with_literal(op: Lifted, number: Any, first: bool) -> Lifted:
     """The operator with one operand given."""
     function = op.function
@@ -448,7 +448,7 @@ def _gather(x, *operands, pattern):
 _getitem = lift(_gather, name="getitem", static_argnames="pattern")
 
 
-_splits: dict[Any, tuple[Pattern, list[Tensor]]] = {}  # of indices that are numbers and slices only
+_splits = table("indices", 4096)  # of indices that are numbers and slices only
 
 
 def getitem(self, index):
@@ -462,8 +462,7 @@ def getitem(self, index):
     if found is None:
         pattern, operands = split_index(self.shape, index, fixed=traced)
         found = pattern, [as_tensor(operand) for operand in operands]
-        if len(_splits) < 4096:
-            _splits[key] = found
+        _splits.keep(key, found)
     return _getitem(self, *found[1], pattern=found[0])
 
 

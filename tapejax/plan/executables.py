@@ -18,11 +18,13 @@ from weakref import ref
 import jax
 
 from tapejax.ground import compat
+from tapejax.ground.caches import register
 from tapejax.ground.where import user_line
 
 next_use: Callable[[], int] = itertools.count(1).__next__
 PROGRAM_BYTES = 1_600_000
 START_BYTES = 128 << 20
+MOST_BYTES = 16 * START_BYTES  # however often programs have to be compiled again
 STALL = 1.0  # seconds that need a word
 log = logging.getLogger("tapejax")
 
@@ -84,7 +86,7 @@ class Shelf:
 
     def add(self, one: Executable, *, again: bool) -> None:
         if again:
-            self.limit += PROGRAM_BYTES
+            self.limit = min(self.limit + PROGRAM_BYTES, MOST_BYTES)
         key = id(one)
         self._all[key] = ref(one, lambda _: self._all.pop(key, None))
         one.last_use = next_use()
@@ -129,3 +131,4 @@ class Shelf:
 
 
 shelf = Shelf()
+register("compiled programs, bytes", MOST_BYTES, lambda: shelf.bytes, shelf.clear)

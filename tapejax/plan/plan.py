@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 from tapejax.calculus.reverse import Options, Reversed, reverse
 from tapejax.errors import ConsumedTapeError, UnknownLengthError, explain
 from tapejax.ground import compat
+from tapejax.ground.caches import cached
 from tapejax.ground.compat import X64
 from tapejax.ground.where import line_of
 from tapejax.plan.executables import Executable
@@ -317,6 +317,6 @@ def x64_for(dtype: Any) -> AbstractContextManager[Any]:
 _NO_CONTEXT = nullcontext()
 
 
-@lru_cache
+@cached(64)
 def _is_wide(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.inexact) and jnp.finfo(dtype).bits == 64

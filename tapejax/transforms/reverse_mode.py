@@ -18,6 +18,7 @@ import numpy as np
 
 from tapejax.engine.backward import own
 from tapejax.errors import ArgumentError, DtypeError
+from tapejax.ground.caches import cached
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import is_tensor
 from tapejax.tape.modes import alarm
@@ -278,7 +279,7 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     return _tree.tree_flatten(tree, is_leaf=is_tensor)
 
 
-@functools.cache
+@cached(64)
 def _inexact(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.inexact))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import uuid
 from html import escape
 from importlib.resources import files
 from typing import Any
+
+from tapejax.ground.caches import cached
 
 # What `model` is without a kernel: the film, a position, and whoever follows it.
 _SHIM = """
@@ -45,7 +46,7 @@ _PAGE = """<!doctype html>
 """
 
 
-@functools.cache
+@cached(64)
 def asset(name: str) -> str:
     """The text of a file of this package."""
     return files("tapejax.view").joinpath(name).read_text(encoding="utf-8")

@@ -5,10 +5,10 @@ anywidget is optional, so it is imported only when a notebook asks for the widge
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from tapejax.engine.cursor import Cursor
+from tapejax.ground.caches import cached
 from tapejax.view.html import asset
 
 
@@ -17,7 +17,7 @@ def viewer(cursor: Cursor, film: dict[str, Any]) -> Any:
     return _widget_class()(cursor, film)
 
 
-@functools.cache
+@cached(1)
 def _widget_class() -> type[Any]:
     import anywidget  # pyright: ignore[reportMissingImports]
     import traitlets  # pyright: ignore[reportMissingImports]

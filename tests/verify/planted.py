@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters import ad
 
-from tapejax.ops.caches import clear_plans
+from tapejax.ops.compiled import clear_plans
 from tapejax.rules.registry import TABLE
 from tests.verify.faults import WRONG_CUSTOM, WRONG_RULES, WrongRule, array, custom
 

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 import tapejax as tj
-from tapejax.ops.caches import clear_plans
+from tapejax.ops.compiled import clear_plans
 from tests.verify.faults import RIGHT_CUSTOM, WRONG_CUSTOM, WRONG_RULES, planted
 
 name = lambda fault: fault.name.replace(", ", "-").replace(" ", "_")

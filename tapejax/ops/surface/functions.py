@@ -9,7 +9,6 @@ only once: programs are found again by their structure, not by the identity of a
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from jax.extend import core as jex_core
 from tapejax.calculus.reverse import Options
 from tapejax.errors import ClosureError
 from tapejax.ground import compat
+from tapejax.ground.caches import table
 from tapejax.ground.compat import X64
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import Lifted, as_tensor, is_data, is_tensor
@@ -188,17 +188,13 @@ def record_function(name: str, whole: Callable[..., Any], operands: list[Tensor]
 # --- programs are found again by their structure ------------------------------------------------------
 
 MAX_PROGRAMS = 1024
-_known: OrderedDict[Any, list[tuple[Program, Lifted]]] = OrderedDict()
-
-
-def clear() -> None:
-    _known.clear()
+_known = table("functions of functions", MAX_PROGRAMS)
 
 
 def known(name: str, program: Program, structure: Any) -> Lifted:
     """The op that runs this program: an old one if there is one of the same structure."""
     sketch = (name, structure, X64.value, len(program.eqns), program.in_avals, program.out_avals)
-    candidates = _known.setdefault(sketch, [])
+    candidates = _known.keep(sketch, [])
     for old, op in candidates:
         if same_program(old, program):
             _known.move_to_end(sketch)
@@ -206,8 +202,6 @@ def known(name: str, program: Program, structure: Any) -> Lifted:
     op = Lifted(program.run, name, set(), set(), Options())
     candidates.append((program, op))
     del candidates[:-16]
-    while len(_known) > MAX_PROGRAMS:
-        _known.popitem(last=False)
     return op
 
 

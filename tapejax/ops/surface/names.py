@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from tapejax.ground.caches import cached
 from tapejax.ops.surface.mirror import is_function, public_names
 from tapejax.ops.surface.op import NUMBER_IS_OPTION, OPTION, Op, parameters_of
 from tapejax.ops.surface.plain import Maker, Plain
@@ -40,7 +40,7 @@ def look_up(module: str, name: str) -> Name:
     return Name(module, name, LIFTED)
 
 
-@functools.cache
+@cached(1)
 def survey() -> list[Name]:
     """Every public name of jax's namespaces."""
     return [look_up(module, name) for module in MODULES for name in public_names(module)]

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tapejax.fusion import layout
+from tapejax.ground.caches import clear_caches
 from tapejax.ops.lift import known_ops
-from tapejax.ops.surface import functions
 from tapejax.plan.executables import shelf
 from tapejax.plan.plan import Plan
-
-
-def _ops() -> Iterator[Any]:
-    yield from list(known_ops)
 
 
 def plans(name: str | None = None) -> list[Plan]:
@@ -27,7 +21,7 @@ def plans(name: str | None = None) -> list[Plan]:
     >>> tj.plans("tanh")
     [Plan(tanh: float32[2])]
     """
-    found = {id(plan): plan for op in _ops() for plan in list(op.plans.values()) if name in (None, plan.name)}
+    found = {id(plan): plan for op in list(known_ops) for plan in list(op.plans.values()) if name in (None, plan.name)}
     return sorted(found.values(), key=lambda plan: plan.name)
 
 
@@ -67,9 +61,4 @@ def clear_plans() -> None:
     >>> tj.plans()
     []
     """
-    for op in _ops():
-        with op.lock:
-            op.plans.clear()
-    functions.clear()
-    layout.layouts.clear()
-    shelf.clear()
+    clear_caches()
