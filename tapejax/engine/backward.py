@@ -114,7 +114,7 @@ def go_back(
         entry = entries[-1]
         if isinstance(entry, Composite):
             gone = not one_by_one and entry.go_back(grads, asked)
-            entries[-1:] = () if gone else only.before(entry.write)
+            entries[-1:] = () if gone else only.before(entry.materialise)
             continue
         try:
             if only.leads(entry):
@@ -141,10 +141,10 @@ class Only:
         self.ops = wanted is None or all([isinstance(e, Composite) or type(e) is OpAction for e in entries])
         self.reached: set[int] | None = None
 
-    def before(self, write: Callable[[], list[Any]]) -> list[Any]:
+    def before(self, materialise: Callable[[], list[Any]]) -> list[Any]:
         """Look at what leads where while it is quickly told: before actions are written."""
         self._look()
-        return write()
+        return materialise()
 
     def _look(self) -> None:
         if self.reached is None and self.wanted is not None:

@@ -552,6 +552,7 @@ def test_seed_that_is_not_ones_is_not_taken_for_ones():
 
 def test_what_is_kept_for_a_block_goes_with_its_backward():
     x = leaf(np.ones((64, 64), "f"))
+    tj.backward(x.sum())  # the seed of a scalar root is made once, and stays
     for _ in range(4):
         with tj.Tape() as tape:
             h = tanh(x @ x)
@@ -668,7 +669,7 @@ def test_a_quick_step_consumes_the_tape_and_says_where():
         loss = forward(x, ws)
         tj.backward(loss, wrt=[x])
     assert layouts[next(reversed(layouts))].steps  # it went the quick way
-    with pytest.raises(tj.errors.ConsumedTapeError, match=r"consumed by backward\(\) at .*test_hot.py"):
+    with pytest.raises(tj.errors.ConsumedTapeError, match=r"consumed by backward\(\) at .*test_block.py"):
         tj.backward(loss, wrt=[x])
     with pytest.raises(tj.errors.MissingGradientError, match="asked for others only"):
         tj.backward(forward(x, ws), wrt=[x])[ws[0]]

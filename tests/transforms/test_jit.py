@@ -143,7 +143,7 @@ def test_a_flag_in_an_if_is_told_to_be_static():
 
     for w in (leaf(1.0), tj.tensor(1.0), jnp.ones(())):
         with pytest.raises(
-            jax.errors.TracerBoolConversionError, match=r"tracing the function step at \S*test_compile"
+            jax.errors.TracerBoolConversionError, match=r"tracing the function step at \S*test_jit"
         ) as e:
             tj.jit(step)(w, False)
         assert "argument training" in str(e.value)
