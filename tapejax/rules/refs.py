@@ -1,4 +1,4 @@
-"""Mutable references never reach a rule: tapejax/discharge.py rewrites programs that use them first.
+"""Mutable references never reach a rule: tapejax/program/discharge.py rewrites programs that use them first.
 
 What is left of them is the first read and the last write of a reference from outside the function.
 """

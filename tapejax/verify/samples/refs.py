@@ -1,4 +1,4 @@
-"""Samples for programs with mutable references (tapejax/discharge.py)."""
+"""Samples for programs with mutable references (tapejax/program/discharge.py)."""
 
 import jax
 import jax.numpy as jnp
