@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tapejax.calculus.accumulation import added
 from tapejax.calculus.reverse import Options
 from tapejax.errors import (
     ArgumentError,
@@ -33,6 +32,7 @@ from tapejax.errors import (
     TapeError,
     TapejaxError,
 )
+from tapejax.ground.accumulation import added
 from tapejax.ground.caches import cached
 from tapejax.ground.compat import X64
 from tapejax.ground.where import user_frame, user_line

@@ -122,6 +122,26 @@ def test_engine_does_not_ask_the_judge_either():
         assert f"jax.{judge}(" not in text
 
 
+def test_one_place_adds_two_cotangents():
+    """Backward code asks `accumulation`; what a rule's own formula adds are its terms (`x + y` in the rule)."""
+    for path in FILES:
+        if path.parts[-2:] == ("ground", "accumulation.py") or layer_of(path) not in (
+            "rules",
+            "calculus",
+            "tape",
+            "tensor",
+            "plan",
+            "fusion",
+            "ops",
+            "engine",
+            "transforms",
+        ):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                assert ast.unparse(node.func) not in ("lax.add", "jnp.add", "jax.lax.add"), f"{path}:{node.lineno}"
+
+
 def test_import_needs_no_optional_package():
     code = (
         "import sys; blocked = ['scipy', 'torch', 'optax', 'chex', 'rich', 'matplotlib', 'anywidget']\n"

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from tapejax import rules
-from tapejax.calculus.accumulation import accumulate
 from tapejax.errors import RefusedPrimitive, RuleSignatureError
 from tapejax.ground import compat
+from tapejax.ground.accumulation import accumulate
 from tapejax.ground.caches import cached
 from tapejax.program.program import Eqn, Program, flatten
 from tapejax.program.tracing import trace

@@ -11,8 +11,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from tapejax.calculus.accumulation import accumulate
 from tapejax.fusion.layout import Call, Layout, run_all
+from tapejax.ground.accumulation import accumulate
 from tapejax.plan.executables import Executable
 from tapejax.plan.plan import zeros_for
 from tapejax.plan.policy import Together

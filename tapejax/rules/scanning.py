@@ -16,6 +16,7 @@ from jax import lax
 from jax.extend.core.primitives import add_jaxvals_p
 
 from tapejax.ground import compat
+from tapejax.ground.accumulation import added
 from tapejax.program.program import Eqn, Program, run_eqns
 from tapejax.program.tracing import trace
 from tapejax.rules.registry import zeros_like
@@ -226,7 +227,7 @@ class StepsBack:
         totals, cts = carry
         env = self.program.constants | dict(zip([*self.ct_slots, *self.read_slots], [*cts, *x], strict=True))
         run_eqns(self.late.in_loop, env)
-        totals = [lax.add(total, env[slot]) for total, slot in zip(totals, self.sums.added, strict=True)]
+        totals = [added(total, env[slot]) for total, slot in zip(totals, self.sums.added, strict=True)]
         cts = [zeros_like(aval) if slot is None else env[slot] for slot, aval in self.carries]
         return (totals, cts), [env[slot] for slot in self.stacked]
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax.calculus.accumulation import added
 from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
+from tapejax.ground.accumulation import added
 from tapejax.ground.where import user_line
 from tapejax.tape import cuts
 from tapejax.tape.action import TensorId
