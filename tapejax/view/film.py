@@ -20,7 +20,8 @@ from tapejax.view.formulas import formula_of
 from tapejax.view.graph import Graph, graph_of
 from tapejax.view.values import CELLS, brief, describe
 
-LIMIT = 1000  # actions in one view: about what a browser shows at ease
+LIMIT = 10_000  # actions in one file: it opens in less than two seconds
+IN_A_CELL = 2_500  # actions in the output of a notebook's cell, which is saved with it
 
 
 def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
@@ -34,24 +35,31 @@ def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
     pages = _Pages(CELLS if count <= 150 else CELLS // 2)
     seeds, steps, error = _steps(cursor, count, pages)
     graph = graph_of(cursor.actions[first:], cursor.names, first, pages.observed, pages.gradients)
+    unfinished = _unfinished(cursor, len(steps), graph) if steps else set()
     notes = []
     if first:
+        more = " `tape.save_html(path)` shows more." if limit < LIMIT else ""
         notes.append(
-            f"Shown are the last {limit:,} of {len(cursor.actions):,} actions; earlier ones are there in `cursor`."
+            f"Shown are the last {limit:,} of {len(cursor.actions):,} actions. The {first:,} before them are not shown, and what "
+            f"they add is missing: a gradient marked “+ …” is a part of its sum.{more}"
         )
     if error:
         notes.append(error)
     if count and not cursor.roots:
         notes.append("The backward pass was not run for this view: tape.cursor(root) steps through it.")
+    outline, rows = table.parts(graph, _norms(steps, pages, unfinished))
     return {
         "title": cursor.label,
         "roots": [id.number for id in cursor.roots],
         "count": count,
+        "all": len(cursor.actions),
+        "unfinished": sorted(unfinished),
         "first": first,
         "notes": notes,
         "graph": svg.draw(graph),
         "regions": [[r.label, r.first, r.last, svg.draw_region(graph, r)] for r in graph.regions],
-        "table": table.table(graph, _norms(steps, pages)),
+        "table": outline,
+        "rows": rows,
         "tensors": {
             number: [info.label, info.kind, info.leaf, info.wants_gradient] for number, info in graph.tensors.items()
         },
@@ -62,9 +70,26 @@ def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
     }
 
 
-def _norms(steps: list[Any], pages: _Pages) -> dict[int, str]:
+def _unfinished(cursor: Cursor, taken: int, graph: Graph) -> set[int]:
+    """Tensors, by number, to whose gradients actions may add that the film does not reach."""
+    left = cursor.actions[: len(cursor.actions) - taken]
+    read: set[int] = set()
+    for action in left:
+        inputs = getattr(action, "inputs", None)
+        if inputs is None:  # it does not tell: it may add to anything
+            return {number for number, tensor in graph.tensors.items() if tensor.wants_gradient}
+        read.update(id.number for id in inputs)
+    return {number for number in read if number in graph.tensors and graph.tensors[number].wants_gradient}
+
+
+def _norms(steps: list[Any], pages: _Pages, unfinished: set[int]) -> dict[int, str]:
     """Of the gradients at the end, by tensor: what the table says where no script runs."""
-    return {number: brief(pages.values[after]["norm"]) for step in steps for number, _, after, _ in step["out"]}
+    more = lambda number: " + …" if number in unfinished else ""
+    return {
+        number: brief(pages.values[after]["norm"]) + more(number)
+        for step in steps
+        for number, _, after, _ in step["out"]
+    }
 
 
 class _Pages:

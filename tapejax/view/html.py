@@ -9,6 +9,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from tapejax.view.table import filled
+
 # What `model` is without a kernel: the film, a position, and whoever follows it.
 _SHIM = """
 const film = JSON.parse(document.getElementById("{id}-film").textContent);
@@ -58,10 +60,17 @@ def fragment(film: dict[str, Any], position: int = 0, id: str | None = None) -> 
     style = json.dumps(asset("style.css")).replace("<", "\\u003c")
     shim = _SHIM.format(id=id, css=style, position=position)
     return (
-        f'<div id="{id}" class="tapejax-view">{film["table"]}</div>'
+        f'<div id="{id}" class="tapejax-view">{_without_scripts(film)}</div>'
         f'<script type="application/json" id="{id}-film">{data}</script>'
         f'<script type="module">{asset("stepper.js")}{shim}</script>'
     )
+
+
+def _without_scripts(film: dict[str, Any]) -> str:
+    """What is there until the script runs, or where it may not: the table, if it is not long."""
+    if film["count"] > 1000:
+        return f"<p>A tape of {film['all']:,} actions. To see it, allow scripts in this page.</p>"
+    return "".join(f"<p>{escape(note)}</p>" for note in film["notes"]) + filled(film["table"], film["rows"])
 
 
 def page(film: dict[str, Any]) -> str:

@@ -58,9 +58,21 @@ function render({ model, el }) {
     }
     return terms;
   };
+  const latestAt = (tensor, position) => { // by halves: a shared input may have thousands of terms
+    const all = events.get(tensor) ?? [];
+    let [low, high] = [0, all.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (all[middle].at <= position) low = middle + 1;
+      else high = middle;
+    }
+    return low ? all[low - 1] : null;
+  };
+  const unfinished = new Set(film.unfinished); // what actions that are not shown add to
   const normAt = (tensor, position) => {
-    const terms = sumAt(tensor, position);
-    return terms.length ? brief(film.values[terms.at(-1).after].norm) : "";
+    const latest = latestAt(tensor, position);
+    if (!latest || latest.removed) return "";
+    return brief(film.values[latest.after].norm) + (unfinished.has(tensor) ? " + …" : "");
   };
   const sums = steps.map((step) => step.out.some((item) => item[3]));
   const label = (tensor) => film.tensors[tensor]?.[0] ?? `%${tensor}`;
@@ -180,14 +192,18 @@ function render({ model, el }) {
         `<span class="part">${i || many ? plus : ""}<span class="term${event.at === at && at ? " new" : ""}">${drawValue(event.value, `term of ${label(tensor)}`)}<small>${escape(origin(event))}</small></span></span>`,
     );
     if (many) parts.unshift(`<span class="term">${drawValue(terms[many - 1].after)}<small>${many} earlier terms</small></span>`);
+    const open = unfinished.has(tensor);
+    const rest = open ? `<span class="part rest"><span class="sign">+</span><span>… <small>${unseen}</small></span></span>` : "";
     const total = terms.length > 1
-      ? `<span class="part"><span class="sign">=</span><span class="term total">${drawValue(terms.at(-1).after, `sum of ${label(tensor)}`)}<small>sum of ${terms.length}</small></span></span>`
+      ? `<span class="part"><span class="sign">=</span><span class="term total">${drawValue(terms.at(-1).after, `sum of ${label(tensor)}`)}<small>sum of ${terms.length}${open ? " so far" : ""}</small></span></span>`
       : "";
     const fresh = terms.some((event) => event.at === at && event.accumulates);
     return `<li class="sum${fresh ? " accumulates" : ""}" data-sum="${tensor}" data-terms="${terms.length}">${head}
       <div class="terms"><span class="part"><span class="bar name">${escape(label(tensor))}</span><span class="sign">=</span></span>
-      ${parts.join("")}${total}</div></li>`;
+      ${parts.join("")}${total}${rest}</div></li>`;
   };
+  const left = film.all - last;
+  const unseen = `${left.toLocaleString("en")} action${left === 1 ? "" : "s"} not shown`;
   const ruleOf = (action) => {
     const { forward, backward, parts, notes, source } = film.rules[page(action).rule];
     const ids = [...page(action).inputs, ...page(action).outputs];
@@ -242,6 +258,7 @@ function render({ model, el }) {
         ? `${label(tensor)} is now a sum of ${terms.length} terms, norm ${normAt(tensor, at)}`
         : `${label(tensor)} gets its first term, norm ${normAt(tensor, at)}`;
     });
+    if (at === last && unfinished.size) sums.push(`The film ends here: ${unseen}, so that some gradients are not complete`);
     return `Step ${at} of ${last}. Action ${step.action}: ${page(step.action).text}. ${step.skipped ? "Skipped." : sums.join(". ")}`;
   };
 
@@ -379,9 +396,7 @@ function render({ model, el }) {
       figure.querySelector("figcaption span").textContent = `actions ${first}–${final}`;
       figure.querySelector(".canvas").innerHTML = svg;
       figure.hidden = false;
-      const made = camera(figure);
-      made.size();
-      made.readable();
+      camera(figure).readable();
       opened = region;
       kept = false;
     }
@@ -393,6 +408,7 @@ function render({ model, el }) {
   };
   const regionOf = (action) => film.regions.findIndex(([, first, final]) => action >= first && action <= final);
 
+  const write = (node, text) => node.textContent !== text && (node.textContent = text);
   const recolour = (at) => {
     const current = actionAt(at);
     const step = at ? steps[at - 1] : null;
@@ -415,7 +431,7 @@ function render({ model, el }) {
         node.classList.toggle("done", visited(here) && !steps[positionOf(here) - 1].skipped);
         node.classList.toggle("skipped", visited(here) && steps[positionOf(here) - 1].skipped);
         node.classList.toggle("next", about.outputs.some((id) => touched.has(id)) && !visited(here));
-        node.querySelector(".norm").textContent = about.outputs.map((id) => normAt(id, at)).filter(Boolean).map((n) => `‖∇‖ ${n}`)[0] ?? "";
+        write(node.querySelector(".norm"), about.outputs.map((id) => normAt(id, at)).filter(Boolean).map((n) => `‖∇‖ ${n}`)[0] ?? "");
         if (here === current) node.setAttribute("aria-current", "step");
         else node.removeAttribute("aria-current");
       } else {
@@ -423,7 +439,7 @@ function render({ model, el }) {
         node.classList.toggle("has", norm !== "");
         node.classList.toggle("hit", touched.has(Number(tensor)));
         const count = sumAt(Number(tensor), at).length;
-        node.querySelector(".norm").textContent = norm ? `‖∇‖ ${norm}${count > 1 ? ` Σ${count}` : ""}` : "";
+        write(node.querySelector(".norm"), norm ? `‖∇‖ ${norm}${count > 1 ? ` Σ${count}` : ""}` : "");
       }
     }
     for (const edge of $$("svg.graph .edge")) {
@@ -441,8 +457,7 @@ function render({ model, el }) {
       row.classList.toggle("current", here === current);
       row.classList.toggle("done", visited(here));
       const text = page(here).outputs.map((id) => normAt(id, at)).filter(Boolean).join(", ");
-      const cell = row.querySelector(".norm");
-      if (cell.textContent !== text) cell.textContent = text;
+      write(row.querySelector(".norm"), text);
       if (here === current) row.setAttribute("aria-current", "step");
       else row.removeAttribute("aria-current");
     }
@@ -450,14 +465,17 @@ function render({ model, el }) {
   };
 
   const reveal = (current) => {
-    if (current === null) return;
+    if (current === null) return $(".log-panel").scrollTo({ top: $(".log-panel").scrollHeight });
     const region = regionOf(current);
     if (region >= 0) {
       if (region !== opened && !kept) open(region);
       const node = $(`.overview [data-region="${region}"]`);
       if (node) cameras.get($(".overview")).reveal(node);
       const rows = $(`.log tbody.body[data-region="${region}"]`);
-      if (rows?.hidden) toggleRows(region, true);
+      if (rows?.hidden) {
+        toggleRows(region, true);
+        recolour(position());
+      }
     }
     const figure = region >= 0 ? $(".inside") : $(".overview");
     const node = figure.hidden ? null : figure.querySelector(`[data-action="${current}"]`);
@@ -471,6 +489,7 @@ function render({ model, el }) {
   };
   const toggleRows = (region, show) => {
     const body = $(`.log tbody.body[data-region="${region}"]`);
+    if (!body.firstChild) body.innerHTML = film.rows[region];
     body.hidden = show === undefined ? !body.hidden : !show;
     $(`.log tr[data-region="${region}"] button`).setAttribute("aria-expanded", !body.hidden);
   };
@@ -478,11 +497,12 @@ function render({ model, el }) {
   const update = () => {
     const at = position();
     $(".step").innerHTML = card(at);
+    $(".step").scrollTop = 0;
     $(".step").dataset.position = at;
-    $(".count").innerHTML = `<b>${at}</b> / ${last}`;
+    $(".count").innerHTML = `<b>${at}</b> / ${last}${film.all > last ? ` <small>of ${film.all.toLocaleString("en")}</small>` : ""}`;
     $(".slider").value = at;
     $(".slider").style.setProperty("--share", last ? at / last : 0);
-    $(".slider").setAttribute("aria-valuetext", `step ${at} of ${last}`);
+    $(".slider").setAttribute("aria-valuetext", `step ${at} of ${last}${film.all > last ? `, of ${film.all} in all` : ""}`);
     for (const name of ["rewind", "back"]) $(`[data-do="${name}"]`).disabled = at === 0;
     for (const name of ["step", "finish", "sum"]) $(`[data-do="${name}"]`).disabled = at === last;
     drawFollowed(at);
@@ -531,7 +551,10 @@ function render({ model, el }) {
     const chip = event.target.closest(".chip, .log .tensor");
     if (chip) return follow(Number(chip.dataset.tensor));
     const head = event.target.closest(".log tr[data-region]");
-    if (head) return toggleRows(Number(head.dataset.region));
+    if (head) {
+      toggleRows(Number(head.dataset.region));
+      return recolour(position());
+    }
     const row = event.target.closest(".log tr[data-action]");
     if (row) return go(positionOf(Number(row.dataset.action)));
     if (event.target.closest(".collapse")) open(opened, true);
@@ -560,6 +583,7 @@ function render({ model, el }) {
       made.size();
       made.readable();
     }
+    if (film.regions.length) open(film.regions.length - 1); // there from the start, so that nothing below moves later
     dress();
     update();
   };
@@ -581,16 +605,15 @@ function skeleton(film) {
   const button = (name, label, inside = icon(name)) =>
     `<button type="button" data-do="${name}" aria-label="${label}" title="${label}">${inside}</button>`;
   const last = film.steps.length;
-  const ticks = film.steps
-    .map((step, i) => (step.out.some((item) => item[3]) ? `<i style="left:${((i + 1) / last) * 100}%"></i>` : ""))
-    .join("");
+  const marks = film.steps.map((step, i) => (step.out.some((item) => item[3]) ? `M${i + 1} 0v1` : "")).join("");
+  const ticks = `<svg viewBox="0 0 ${last || 1} 1" preserveAspectRatio="none"><path d="${marks}"/></svg>`;
   const figure = (name, svg, caption, hidden) => `<figure class="${name}" ${hidden ? "hidden" : ""} tabindex="0"
       aria-label="${name === "inside" ? "inside of a region" : "graph"}; plus, minus and zero zoom">
       ${caption}<div class="canvas">${svg}</div><div class="zoom"><button type="button" data-zoom="in" aria-label="zoom in">+</button>
       <button type="button" data-zoom="out" aria-label="zoom out">−</button><button type="button" data-zoom="fit" aria-label="show all">⤢</button></div></figure>`;
   const roots = film.roots.map((root) => escape(film.tensors[root]?.[0] ?? `%${root}`)).join(", ");
   return `<section class="view" tabindex="0" aria-label="Backward pass of ${escape(film.title)}">
-    <header><h2>${escape(film.title)}</h2><p>${film.count} action${film.count === 1 ? "" : "s"}${roots ? ` · backward from <b>${roots}</b>` : ""}</p>
+    <header><h2>${escape(film.title)}</h2><p>${film.count < film.all ? `the last ${film.count.toLocaleString("en")} of ${film.all.toLocaleString("en")}` : film.count.toLocaleString("en")} action${film.all === 1 ? "" : "s"}${roots ? ` · backward from <b>${roots}</b>` : ""}</p>
       ${button("theme", "light or dark")}</header>
     ${film.notes.map((line) => `<p class="message" role="note">${escape(line)}</p>`).join("")}
     <div class="controls" role="toolbar" aria-label="Backward pass" ${last ? "" : "hidden"}>

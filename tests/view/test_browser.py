@@ -155,6 +155,54 @@ def test_a_square_shows_both_terms(browser, tmp_path):
     assert watched.errors == []
 
 
+HEIGHT = "() => document.querySelector('#tape > div').shadowRoot.querySelector('.view').offsetHeight"
+
+
+@pytest.mark.parametrize("turns", [3, 40])
+def test_nothing_on_the_page_moves_from_step_to_step(browser, tmp_path, turns):
+    x = tj.tensor(np.linspace(-1, 1, 12).astype(np.float32), requires_grad=True)
+    with tj.Tape() as tape:
+        h = x
+        for _ in range(turns):
+            h = tj.numpy.tanh(h * x) + x
+        loss = tj.nn.logsumexp(h)
+    for width in (1200, 600):
+        watched = Watched(browser.new_context(viewport={"width": width, "height": 900}))
+        watched.page.goto(tape.cursor(loss).save_html(tmp_path / "steps.html").as_uri())
+        watched.page.wait_for_selector(".step h3")
+        heights = {watched.page.evaluate(HEIGHT)}
+        for _ in range(len(tape)):
+            watched.page.keyboard.press("ArrowRight")
+            heights.add(watched.page.evaluate(HEIGHT))
+        assert len(heights) == 1
+        assert watched.errors == []
+
+
+def test_what_is_left_out_is_said_on_the_page(browser, tmp_path):
+    from tapejax.view.film import film
+    from tapejax.view.html import page as page_of
+
+    x = tj.tensor(1.0, requires_grad=True)
+    with tj.Tape() as tape:
+        y = x
+        for _ in range(30):
+            y = y * 0.5 + x
+    path = tmp_path / "cut.html"
+    path.write_text(page_of(film(tape.cursor(y), limit=20)), encoding="utf-8")
+    watched = Watched(browser.new_context())
+    page = watched.page
+    page.goto(path.as_uri())
+    page.wait_for_selector(".step h3")
+    page.keyboard.press("End")
+    assert "the last 20 of 60 actions" in page.inner_text("header")
+    assert "of 60" in page.inner_text(".count")
+    page.click(f".log .tensor[data-tensor='{x.id.number}'] >> nth=-1")
+    assert "40 actions not shown" in page.inner_text(".followed")
+    assert "+ …" in page.text_content(f".overview .leaf[data-tensor='{x.id.number}'] .norm >> nth=-1")
+    assert "not complete" in page.text_content(".spoken")
+    assert watched.errors == []
+
+
 def test_long_tape_by_regions(browser, tmp_path):
     x = tj.tensor(np.linspace(-1, 1, 80).astype(np.float32).reshape(8, 10), requires_grad=True)
 
