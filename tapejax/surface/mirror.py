@@ -12,11 +12,14 @@ from typing import Any, NewType
 
 import jax.numpy as jnp
 
+from tapejax import habits
+from tapejax.errors import UnknownAttributeError
 from tapejax.straight import straight
 from tapejax.surface.byhand import BY_HAND
 from tapejax.surface.op import KeyedOp, Op, UfuncOp, parameters_of
 from tapejax.surface.plain import Maker, Plain, Sized, class_of
 from tapejax.surface.tables import CLASSES, MAKERS, MODULES, NUMBER_OPTIONS, PLAIN, SIZED, options_of, words
+from tapejax.where import user_line
 
 _lock = threading.RLock()
 
@@ -94,6 +97,9 @@ def mirror(module: str, own: dict[str, Any]) -> tuple[Callable[[str], Any], Call
             if name in modules:
                 return importlib.import_module(f"{module}.{name}")
             if name not in names:
+                fix = None if name.startswith("_") else habits.of_name(name, {})
+                if fix is not None:
+                    raise UnknownAttributeError(f"module {module!r} has no attribute {name!r}", at=user_line(), fix=fix)
                 raise AttributeError(f"module {module!r} has no attribute {name!r}")
             own[name] = made(module, name)
             return own[name]

@@ -321,7 +321,8 @@ def value(x: Any) -> str:
 
 def device() -> str:
     first = jax.devices()[0]
-    return f"{jax.device_count()} x {first.device_kind} ({first.platform})"
+    simulated = ", simulated" if first.platform == "cpu" and jax.device_count() > 1 else ""
+    return f"{jax.device_count()} x {first.device_kind} ({first.platform}{simulated})"
 
 
 def plain_json(tree: Any) -> Any:
