@@ -66,6 +66,7 @@ def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
         **_action_pages(cursor, graph, pages),
         "seeds": seeds,
         "steps": steps,
+        "held": _held(cursor.actions, len(steps)) if cursor.roots else [],
         "values": pages.values,
     }
 
@@ -179,6 +180,23 @@ def _action_pages(cursor: Cursor, graph: Graph, pages: _Pages) -> dict[str, Any]
             }
         )
     return {"actions": found, "rules": pages.rules}
+
+
+def _held(actions: tuple[TapeAction, ...], taken: int) -> list[int]:
+    """Bytes that are kept for the backward at each place of it: before the first step, after each.
+
+    A value that several actions keep is let go with the first of them, which goes back last.
+    """
+    seen: set[int] = set()
+    totals = [0]
+    for action in actions:
+        fresh = 0
+        for value in getattr(action, "kept", None) or () if isinstance(action, OpAction) else ():
+            if isinstance(value, jax.Array) and not isinstance(value, Tracer) and id(value) not in seen:
+                seen.add(id(value))
+                fresh += value.nbytes
+        totals.append(totals[-1] + fresh)
+    return totals[::-1][: taken + 1]
 
 
 def kept_of(action: TapeAction) -> list[tuple[int, Any]]:

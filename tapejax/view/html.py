@@ -14,7 +14,7 @@ from tapejax.view.table import filled
 # What `model` is without a kernel: the film, a position, and whoever follows it.
 _SHIM = """
 const film = JSON.parse(document.getElementById("{id}-film").textContent);
-const state = {{ film, css_text: {css}, position: {position} }};
+const state = {{ film, css_text: {css}, position: {position}, linked: {linked} }};
 const followers = [];
 const model = {{
   get: (name) => state[name],
@@ -41,7 +41,9 @@ _PAGE = """<!doctype html>
 <style>body {{ margin: 0; padding: clamp(8px, 2vw, 28px); background: light-dark(#f4f5f7, #0d1015); }}</style>
 </head>
 <body>
+<main>
 {body}
+</main>
 </body>
 </html>
 """
@@ -53,12 +55,15 @@ def asset(name: str) -> str:
     return files("tapejax.view").joinpath(name).read_text(encoding="utf-8")
 
 
-def fragment(film: dict[str, Any], position: int = 0, id: str | None = None) -> str:
-    """The viewer with its film, script and style inside. Without scripts, the table remains."""
+def fragment(film: dict[str, Any], position: int = 0, id: str | None = None, *, linked: bool = False) -> str:
+    """The viewer with its film, script and style inside. Without scripts, the table remains.
+
+    linked: the page's address tells the step, as in tape.html#step=44.
+    """
     id = id or f"tapejax-{uuid.uuid4().hex[:12]}"
     data = json.dumps(film, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     style = json.dumps(asset("style.css")).replace("<", "\\u003c")
-    shim = _SHIM.format(id=id, css=style, position=position)
+    shim = _SHIM.format(id=id, css=style, position=position, linked=json.dumps(linked))
     return (
         f'<div id="{id}" class="tapejax-view">{_without_scripts(film)}</div>'
         f'<script type="application/json" id="{id}-film">{data}</script>'
@@ -75,4 +80,4 @@ def _without_scripts(film: dict[str, Any]) -> str:
 
 def page(film: dict[str, Any]) -> str:
     """A whole page, one file."""
-    return _PAGE.format(title=escape(f"{film['title']} · tapejax"), body=fragment(film, id="tape") + _KEYS)
+    return _PAGE.format(title=escape(f"{film['title']} · tapejax"), body=fragment(film, id="tape", linked=True) + _KEYS)

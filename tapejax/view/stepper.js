@@ -9,6 +9,7 @@ const ICONS = {
   pause: "M5 4h4v12H5zM11 4h4v12h-4z",
   step: "M6 4v12l9-6z",
   finish: "M4 4v12l9-6zM14 4h2v12h-2z",
+  forward: "M3 9h9V5l6 5-6 5v-4H3z",
   theme: "M10 3a7 7 0 1 0 0 14zM10 3v14a7 7 0 0 0 0-14z",
 };
 const icon = (name) => `<svg viewBox="0 0 20 20" aria-hidden="true"><path d="${ICONS[name]}"/></svg>`;
@@ -23,6 +24,8 @@ function brief(value) {
   if (value === 0 || (size >= 1e-3 && size < 1e5)) return String(Number(value.toPrecision(4))).replace("-", "−");
   return value.toExponential(2).replace(/-/g, "−");
 }
+
+const isBad = (value) => value.bad > 0 || (value.data ?? []).some((x) => x === "nan" || x === "inf" || x === "-inf");
 
 function render({ model, el }) {
   const film = model.get("film");
@@ -74,12 +77,18 @@ function render({ model, el }) {
     if (!latest || latest.removed) return "";
     return brief(film.values[latest.after].norm) + (unfinished.has(tensor) ? " + …" : "");
   };
+  const badValue = film.values.map(isBad);
+  const badAction = new Set(); // NaN or Inf in what arrives, is kept or is sent on
+  for (const step of steps)
+    if ([...step.in, ...step.out].some((item) => badValue[item[1]] || badValue[item[2]])) badAction.add(step.action);
+  film.actions.forEach((about, i) => about.kept.some(([, index]) => badValue[index]) && badAction.add(film.first + i));
   const sums = steps.map((step) => step.out.some((item) => item[3]));
   const label = (tensor) => film.tensors[tensor]?.[0] ?? `%${tensor}`;
   const kind = (tensor) => film.tensors[tensor]?.[1] ?? "";
   const actionAt = (position) => (position ? steps[position - 1].action : null);
   const page = (action) => film.actions[action - film.first];
   const positionOf = (action) => film.first + film.count - action;
+  const show = (action) => (ahead === null ? go(positionOf(action)) : goAhead(action - film.first + 1));
 
   // --- moving -------------------------------------------------------------------------------------
 
@@ -89,20 +98,45 @@ function render({ model, el }) {
     model.set("position", clamp(to, 0, last));
     model.save_changes();
   };
+  let ahead = null; // while the forward is played: how many actions have run
+  const goAhead = (to) => {
+    ahead = clamp(to, 0, film.count);
+    update();
+  };
+  const forwardMoves = {
+    rewind: () => goAhead(0),
+    back: () => goAhead(ahead - 1),
+    step: () => goAhead(ahead + 1),
+    finish: () => goAhead(film.count),
+  };
   const moves = {
     rewind: () => go(0),
     back: () => go(position() - 1),
     step: () => go(position() + 1),
     finish: () => go(last),
+    forward: () => {
+      ahead = ahead === null ? 0 : null;
+      update();
+    },
     sum: () => {
       const next = sums.findIndex((found, i) => found && i >= position());
       go(next < 0 ? last : next + 1);
     },
     play: () => (timer ? pause() : play()),
   };
+  const move = (name) => (ahead !== null && forwardMoves[name] ? forwardMoves : moves)[name]();
   const play = () => {
-    if (position() === last) go(0);
-    timer = setInterval(() => (position() < last ? moves.step() : pause()), Number($(".speed").value));
+    if (ahead === film.count) goAhead(0);
+    else if (ahead === null && position() === last) go(0);
+    const tick = () => {
+      if (ahead !== null && ahead < film.count) return goAhead(ahead + 1);
+      if (ahead !== null) { // the forward has ended: now back
+        ahead = null;
+        return go(0);
+      }
+      position() < last ? moves.step() : pause();
+    };
+    timer = setInterval(tick, Number($(".speed").value));
     shown();
   };
   const pause = () => {
@@ -123,7 +157,7 @@ function render({ model, el }) {
   const tint = (share) => {
     const amount = Math.min(Math.abs(share), 1);
     const tone = share < 0 ? "--negative" : "--positive";
-    return `color-mix(in oklab, var(${tone}) ${(amount * 62).toFixed(0)}%, transparent)`;
+    return `color-mix(in oklab, var(${tone}) ${(amount * 38).toFixed(0)}%, transparent)`;
   };
   const shape = (value) => (value.shape.length ? value.shape.join("×") : "scalar");
   const drawValue = (index, name = "") => {
@@ -225,6 +259,24 @@ function render({ model, el }) {
   };
   const named = (tensor, index, bar) =>
     `<div class="named">${bar ? barred(tensor) : `<span>${escape(label(tensor))}</span>`}<span class="sign">=</span>${drawValue(index, label(tensor))}</div>`;
+  const keptValue = new Map(); // by tensor: the forward's numbers, as far as they are kept for the backward
+  film.actions.forEach((about) => about.kept.forEach(([tensor, index]) => keptValue.set(tensor, index)));
+  const valueOf = (tensor) =>
+    keptValue.has(tensor) ? named(tensor, keptValue.get(tensor), false)
+      : `<div class="named"><span>${escape(label(tensor))}</span><small>${escape(kind(tensor))}, not kept: its number is not needed on the way back</small></div>`;
+  const forwardCard = () => {
+    if (!ahead) return `<h3><span class="badge">forward</span> Nothing has run yet</h3><p class="lead">The program is about to run, action by action. Then backward reads the same list from its end.</p>`;
+    const action = film.first + ahead - 1;
+    const about = page(action);
+    const { forward } = film.rules[about.rule];
+    const ids = [...about.inputs, ...about.outputs];
+    const math = forward.replace(/<mi data-slot="(\d+)">[^<]*<\/mi>/g, (_, slot) => `<mi class="slot">${escape(label(ids[slot]))}</mi>`);
+    return `<h3><span class="badge">forward ${action}</span> <span class="line">${escape(about.text)}</span></h3>
+      <p class="where"><span>${escape(about.place)}</span>${about.source ? `<code>${escape(about.source)}</code>` : ""}</p>
+      ${math ? `<section><h4>Computes</h4><div class="rule"><div class="formulas"><div>${math}</div></div></div></section>` : ""}
+      <section><h4>From</h4>${[...new Set(about.inputs)].map(valueOf).join("") || '<p class="none">nothing it told of</p>'}</section>
+      <section><h4>Makes</h4>${about.outputs.map(valueOf).join("") || '<p class="none">nothing it told of</p>'}</section>`;
+  };
   const card = (at) => {
     if (!at && !film.seeds.length) return `<h3><span class="badge">start</span> Nothing to step through</h3>`;
     if (!at)
@@ -369,7 +421,7 @@ function render({ model, el }) {
       const node = grabbed?.far ? null : event.target.closest(".node");
       if (!node) return;
       if (node.dataset.region !== undefined) open(Number(node.dataset.region), true);
-      else if (node.dataset.action !== undefined) go(positionOf(Number(node.dataset.action)));
+      else if (node.dataset.action !== undefined) show(Number(node.dataset.action));
       else follow(Number(node.dataset.tensor));
     });
     const made = { size, fit, readable, zoom, pan, reveal, apply, width };
@@ -410,9 +462,9 @@ function render({ model, el }) {
 
   const write = (node, text) => node.textContent !== text && (node.textContent = text);
   const recolour = (at) => {
-    const current = actionAt(at);
-    const step = at ? steps[at - 1] : null;
-    const touched = new Set(step ? step.out.map((item) => item[0]) : film.seeds.map((seed) => seed[0]));
+    const current = ahead === null ? actionAt(at) : ahead ? film.first + ahead - 1 : null;
+    const step = at && ahead === null ? steps[at - 1] : null;
+    const touched = new Set(ahead !== null ? (current === null ? [] : page(current).outputs) : step ? step.out.map((item) => item[0]) : film.seeds.map((seed) => seed[0]));
     const visited = (action) => positionOf(action) <= at;
     for (const node of $$("svg.graph .node")) {
       const { action, tensor, region } = node.dataset;
@@ -428,6 +480,8 @@ function render({ model, el }) {
         const here = Number(action);
         const about = page(here);
         node.classList.toggle("current", here === current);
+        node.classList.toggle("bad", badAction.has(here));
+        node.classList.toggle("ran", ahead !== null && here < film.first + ahead);
         node.classList.toggle("done", visited(here) && !steps[positionOf(here) - 1].skipped);
         node.classList.toggle("skipped", visited(here) && steps[positionOf(here) - 1].skipped);
         node.classList.toggle("next", about.outputs.some((id) => touched.has(id)) && !visited(here));
@@ -455,6 +509,7 @@ function render({ model, el }) {
     for (const row of $$(".log tr[data-action]")) {
       const here = Number(row.dataset.action);
       row.classList.toggle("current", here === current);
+      row.classList.toggle("bad", badAction.has(here));
       row.classList.toggle("done", visited(here));
       const text = page(here).outputs.map((id) => normAt(id, at)).filter(Boolean).join(", ");
       write(row.querySelector(".norm"), text);
@@ -496,20 +551,104 @@ function render({ model, el }) {
 
   const update = () => {
     const at = position();
-    $(".step").innerHTML = card(at);
+    $(".step").innerHTML = ahead === null ? card(at) : forwardCard();
     $(".step").scrollTop = 0;
     $(".step").dataset.position = at;
     $(".count").innerHTML = `<b>${at}</b> / ${last}${film.all > last ? ` <small>of ${film.all.toLocaleString("en")}</small>` : ""}`;
-    $(".slider").value = at;
-    $(".slider").style.setProperty("--share", last ? at / last : 0);
+    $(".slider").max = ahead === null ? last : film.count;
+    $(".slider").value = ahead ?? at;
     $(".slider").setAttribute("aria-valuetext", `step ${at} of ${last}${film.all > last ? `, of ${film.all} in all` : ""}`);
-    for (const name of ["rewind", "back"]) $(`[data-do="${name}"]`).disabled = at === 0;
-    for (const name of ["step", "finish", "sum"]) $(`[data-do="${name}"]`).disabled = at === last;
+    view.classList.toggle("forwards", ahead !== null);
+    $('[data-do="forward"]').setAttribute("aria-pressed", ahead !== null);
+    if (ahead !== null) {
+      $(".count").innerHTML = `<b>${ahead}</b> / ${film.count}`;
+      $(".slider").setAttribute("aria-valuetext", `forward, action ${ahead} of ${film.count}`);
+    }
+    const [here, end] = ahead === null ? [at, last] : [ahead, film.count];
+    for (const name of ["rewind", "back"]) $(`[data-do="${name}"]`).disabled = here === 0;
+    for (const name of ["step", "finish"]) $(`[data-do="${name}"]`).disabled = here === end;
+    $('[data-do="sum"]').disabled = ahead !== null || at === last;
+    remember(at);
     drawFollowed(at);
     recolour(at);
-    reveal(actionAt(at));
+    reveal(ahead === null ? actionAt(at) : ahead ? film.first + ahead - 1 : null);
     paint();
-    $(".spoken").textContent = spoken(at);
+    $(".spoken").textContent = ahead === null ? spoken(at) : ahead ? `Forward. Action ${film.first + ahead - 1}: ${page(film.first + ahead - 1).text}` : "Forward. Nothing has run yet.";
+  };
+
+  // --- memory: what is kept for the backward, by step ---------------------------------------------------
+
+  const bytes = (n) => {
+    for (const [size, unit] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [1024, "KiB"]]) if (n >= size) return `${Number((n / size).toPrecision(3))} ${unit}`;
+    return `${n} B`;
+  };
+  const remember = (at) => {
+    const memory = $(".memory");
+    if (!memory) return;
+    memory.querySelector("span").textContent = `kept for the backward: ${bytes(film.held[at])} of ${bytes(film.held[0])}`;
+    const mark = memory.querySelector("line");
+    mark.setAttribute("x1", at);
+    mark.setAttribute("x2", at);
+  };
+
+  // --- search ----------------------------------------------------------------------------------------------
+
+  let index = null; // made at the first search
+  const wordsOf = () => film.actions.map((about, i) => ({
+    op: about.op.toLowerCase(),
+    line: about.place.toLowerCase(),
+    name: [...about.inputs, ...about.outputs].map(label).join(" ").toLowerCase(),
+    all: `${film.first + i} ${about.text} ${about.op} ${about.place} ${about.loop} ${about.source}`.toLowerCase(),
+  }));
+  const fits = (i, word) => {
+    if (["nan", "inf", "nonfinite"].includes(word)) return badAction.has(film.first + i);
+    const [, field, rest] = /^(op|line|name):(.+)$/.exec(word) ?? [null, "all", word];
+    return (index ??= wordsOf())[i][field].includes(rest);
+  };
+  let matches = [];
+  const search = (text) => {
+    const wanted = text.toLowerCase().split(/\s+/).filter(Boolean);
+    matches = wanted.length ? film.actions.map((_, i) => i).filter((i) => wanted.every((word) => fits(i, word))) : [];
+    $(".found").hidden = !wanted.length;
+    $(".log").hidden = wanted.length > 0;
+    const row = (i) => `<li><button type="button" data-action="${film.first + i}"><small>${film.first + i}</small> ${escape(film.actions[i].text)} <small>${escape(film.actions[i].place)}</small>${badAction.has(film.first + i) ? ' <b class="bad">not finite</b>' : ""}</button></li>`;
+    const few = matches.slice(0, 200);
+    $(".found").innerHTML = `<p>${matches.length.toLocaleString("en")} of ${film.count.toLocaleString("en")} actions${matches.length > few.length ? `; the first ${few.length} are listed` : ""}</p><ol>${few.map(row).join("")}</ol>`;
+  };
+
+  // --- pictures to take away --------------------------------------------------------------------------------
+
+  const picture = (figure) => {
+    const svg = figure.querySelector("svg.graph").cloneNode(true);
+    const { width, height } = svg.dataset;
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("width", width);
+    svg.setAttribute("height", height);
+    svg.dataset.theme = view.dataset.theme;
+    const style = document.createElementNS("http://www.w3.org/2000/svg", "style");
+    style.textContent = `${model.get("css_text").replace(/\.view(?=[\s[{:])/g, "svg")} svg.graph { width: auto; height: auto; border: 0; border-radius: 0; box-shadow: none; }`;
+    svg.prepend(style);
+    return new XMLSerializer().serializeToString(svg);
+  };
+  const hand = (address, name) => {
+    const link = document.createElement("a");
+    link.href = address;
+    link.download = name;
+    link.click();
+  };
+  const exported = (figure, kind) => {
+    const text = picture(figure);
+    const address = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+    if (kind === "svg") return hand(address, "tape.svg");
+    const image = new Image();
+    image.onload = () => {
+      const canvas = document.createElement("canvas");
+      const scale = Math.min(2, 8000 / Math.max(image.width, image.height));
+      [canvas.width, canvas.height] = [image.width * scale, image.height * scale];
+      canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+      hand(canvas.toDataURL("image/png"), "tape.png");
+    };
+    image.src = address;
   };
 
   // --- light and dark -----------------------------------------------------------------------------------
@@ -544,10 +683,14 @@ function render({ model, el }) {
         dress();
       } else {
         if (button.dataset.do !== "play" && timer) pause();
-        moves[button.dataset.do]();
+        move(button.dataset.do);
       }
       return;
     }
+    const exporting = event.target.closest("[data-export]");
+    if (exporting) return exported(exporting.closest("figure"), exporting.dataset.export);
+    const hit = event.target.closest(".found button");
+    if (hit) return show(Number(hit.dataset.action));
     const chip = event.target.closest(".chip, .log .tensor");
     if (chip) return follow(Number(chip.dataset.tensor));
     const head = event.target.closest(".log tr[data-region]");
@@ -556,25 +699,33 @@ function render({ model, el }) {
       return recolour(position());
     }
     const row = event.target.closest(".log tr[data-action]");
-    if (row) return go(positionOf(Number(row.dataset.action)));
+    if (row) return show(Number(row.dataset.action));
     if (event.target.closest(".collapse")) open(opened, true);
   });
-  const keys = { ArrowRight: "step", ArrowLeft: "back", Home: "rewind", End: "finish", " ": "play", a: "sum" };
+  const keys = { ArrowRight: "step", ArrowLeft: "back", Home: "rewind", End: "finish", " ": "play", a: "sum", f: "forward" };
   view.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const target = event.composedPath()[0];
     if (target.tagName === "SELECT") return;
+    if (target.type === "search") {
+      if (event.key === "Enter" && matches.length) show(film.first + matches[0]);
+      else if (event.key === "Escape") search((target.value = ""));
+      else if (event.key !== "Tab") event.stopPropagation();
+      return;
+    }
     if (event.key === " " && target.tagName === "BUTTON") return event.stopPropagation(); // the button's own
     const figure = target.closest?.("figure");
     if (figure && "+-=0".includes(event.key)) {
       const made = cameras.get(figure);
       event.key === "0" ? made.fit() : made.zoom(event.key === "-" ? 1 / 1.3 : 1.3);
-    } else if (keys[event.key]) moves[keys[event.key]]();
+    } else if (event.key === "/") $(".search").focus();
+    else if (keys[event.key]) move(keys[event.key]);
     else return;
     event.preventDefault();
     event.stopPropagation();
   });
-  $(".slider")?.addEventListener("input", (event) => go(Number(event.target.value)));
+  $(".slider")?.addEventListener("input", (event) => (ahead === null ? go : goAhead)(Number(event.target.value)));
+  $(".search")?.addEventListener("input", (event) => search(event.target.value));
   $(".speed")?.addEventListener("change", () => timer && (pause(), play()));
 
   const first = () => {
@@ -589,10 +740,20 @@ function render({ model, el }) {
   };
   const resized = new ResizeObserver(() => cameras.forEach((made) => made.apply()));
   resized.observe(view);
-  model.on("change:position", update);
+  model.on("change:position", () => {
+    ahead = null; // who moves in the backward is there
+    update();
+    if (model.get("linked")) history.replaceState(null, "", `#step=${position()}`);
+  });
+  const asLinked = () => {
+    const step = /^#step=(\d+)$/.exec(location.hash);
+    if (step && Number(step[1]) !== position()) go(Number(step[1]));
+  };
+  if (model.get("linked")) addEventListener("hashchange", asLinked);
   shown();
   if (film.count) first();
   else dress();
+  if (model.get("linked")) asLinked();
   return () => {
     clearInterval(timer);
     watcher.disconnect();
@@ -606,11 +767,16 @@ function skeleton(film) {
     `<button type="button" data-do="${name}" aria-label="${label}" title="${label}">${inside}</button>`;
   const last = film.steps.length;
   const marks = film.steps.map((step, i) => (step.out.some((item) => item[3]) ? `M${i + 1} 0v1` : "")).join("");
-  const ticks = `<svg viewBox="0 0 ${last || 1} 1" preserveAspectRatio="none"><path d="${marks}"/></svg>`;
+  const bad = film.steps.map((step, i) => (step.out.some((item) => isBad(film.values[item[2]]) || isBad(film.values[item[1]])) ? `M${i + 1} 0v1` : "")).join("");
+  const most = film.held?.[0] ?? 0;
+  const outline = most ? `M0 1${film.held.map((n, i) => `L${i} ${(1 - n / most).toFixed(3)}`).join("")}L${last} 1Z` : "";
+  const memory = most ? `<div class="memory"><svg viewBox="0 0 ${last || 1} 1" preserveAspectRatio="none" aria-hidden="true"><path d="${outline}"/><line y1="0" y2="1"/></svg><span></span></div>` : "";
+  const ticks = `<svg viewBox="0 0 ${last || 1} 1" preserveAspectRatio="none"><path d="${marks}"/><path class="bad" d="${bad}"/></svg>`;
   const figure = (name, svg, caption, hidden) => `<figure class="${name}" ${hidden ? "hidden" : ""} tabindex="0"
       aria-label="${name === "inside" ? "inside of a region" : "graph"}; plus, minus and zero zoom">
       ${caption}<div class="canvas">${svg}</div><div class="zoom"><button type="button" data-zoom="in" aria-label="zoom in">+</button>
-      <button type="button" data-zoom="out" aria-label="zoom out">−</button><button type="button" data-zoom="fit" aria-label="show all">⤢</button></div></figure>`;
+      <button type="button" data-zoom="out" aria-label="zoom out">−</button><button type="button" data-zoom="fit" aria-label="show all">⤢</button>
+      <button type="button" data-export="svg" aria-label="save this drawing as SVG" title="save this drawing as SVG">svg</button><button type="button" data-export="png" aria-label="save this drawing as PNG" title="save this drawing as PNG">png</button></div></figure>`;
   const roots = film.roots.map((root) => escape(film.tensors[root]?.[0] ?? `%${root}`)).join(", ");
   return `<section class="view" tabindex="0" aria-label="Backward pass of ${escape(film.title)}">
     <header><h2>${escape(film.title)}</h2><p>${film.count < film.all ? `the last ${film.count.toLocaleString("en")} of ${film.all.toLocaleString("en")}` : film.count.toLocaleString("en")} action${film.all === 1 ? "" : "s"}${roots ? ` · backward from <b>${roots}</b>` : ""}</p>
@@ -622,11 +788,14 @@ function skeleton(film) {
       <div class="track"><input class="slider" type="range" min="0" max="${last}" value="0" aria-label="Step of the backward pass"><div class="ticks" aria-hidden="true">${ticks}</div></div>
       <output class="count"></output>
       ${button("sum", "To the next accumulation (a)", "next Σ")}
-      <select class="speed" aria-label="Speed"><option value="2400">slow</option><option value="1200" selected>normal</option><option value="450">fast</option></select></div>
+      <button type="button" data-do="forward" aria-pressed="false" title="Play the forward, before the backward (f)">forward</button>
+      <select class="speed" aria-label="Speed"><option value="2400">slow</option><option value="1200" selected>normal</option><option value="450">fast</option></select>
+      <input class="search" type="search" placeholder="search (/)" aria-label="Search actions: words, op:tanh, name:w, line:12, nan" title="words, op:tanh, name:w, line:12, nan"></div>
+    ${last ? memory : ""}
     ${film.count ? `<div class="graphs">${figure("overview", film.graph, "", false)}
       ${film.regions.length ? figure("inside", "", '<figcaption><b></b> <span></span> <button type="button" class="collapse">collapse</button></figcaption>', true) : ""}</div>
     <div class="columns"><article class="step" aria-label="The current step"></article>
-      <div class="log-panel" tabindex="0" aria-label="The log">${film.table}</div></div>
+      <div class="log-panel" tabindex="0" aria-label="The log"><div class="found" hidden></div>${film.table}</div></div>
     <aside class="followed" hidden><h4>Followed</h4><ul class="sums"></ul></aside>` : '<p class="message">The tape is empty.</p>'}
     <div class="spoken" aria-live="polite" role="status"></div></section>`;
 }
