@@ -207,7 +207,10 @@ def regions_of(infos: Sequence[ActionInfo], actions: Sequence[TapeAction]) -> li
         else:
             pieces += [(begin, min(begin + MANY, i)) for begin in range(start, i, MANY)]  # if it is too long by itself
         start = i
-    together = -(-len(pieces) // MANY)
+    most = max(
+        MANY, min(3 * MANY, len(infos) // (2 * MANY))
+    )  # of a very long tape more, so that each can still be read
+    together = -(-len(pieces) // most)
     regions = []
     for i in range(0, len(pieces), together):
         chunk = pieces[i : i + together]

@@ -11,6 +11,8 @@ from typing import Any
 
 from tapejax.view.table import filled
 
+LONG = 1000  # actions; a longer tape's parts are read as they are needed
+
 # What `model` is without a kernel: the film, a position, and whoever follows it.
 _SHIM = """
 const film = JSON.parse(document.getElementById("{id}-film").textContent);
@@ -61,19 +63,34 @@ def fragment(film: dict[str, Any], position: int = 0, id: str | None = None, *, 
     linked: the page's address tells the step, as in tape.html#step=44.
     """
     id = id or f"tapejax-{uuid.uuid4().hex[:12]}"
-    data = json.dumps(film, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    static = _without_scripts(film)
+    later = ""
+    if film["count"] > LONG:  # the insides of its regions are read when they are opened
+        insides = zip((region[3] for region in film["regions"]), film["rows"])
+        later = "".join(
+            f'<script type="application/json" id="{id}-{number}">{_json(inside)}</script>'
+            for number, inside in enumerate(insides)
+        )
+        regions = [[*region[:3], ""] for region in film["regions"]]
+        film = {**film, "later": id, "regions": regions, "rows": [""] * len(regions)}
+    data = _json(film)
     style = json.dumps(asset("style.css")).replace("<", "\\u003c")
     shim = _SHIM.format(id=id, css=style, position=position, linked=json.dumps(linked))
     return (
-        f'<div id="{id}" class="tapejax-view">{_without_scripts(film)}</div>'
+        f'<div id="{id}" class="tapejax-view">{static}</div>{later}'
         f'<script type="application/json" id="{id}-film">{data}</script>'
         f'<script type="module">{asset("stepper.js")}{shim}</script>'
     )
 
 
+def _json(data: Any) -> str:
+    """Data inside of a script element."""
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
+
 def _without_scripts(film: dict[str, Any]) -> str:
     """What is there until the script runs, or where it may not: the table, if it is not long."""
-    if film["count"] > 1000:
+    if film["count"] > LONG:
         return f"<p>A tape of {film['all']:,} actions. To see it, allow scripts in this page.</p>"
     return "".join(f"<p>{escape(note)}</p>" for note in film["notes"]) + filled(film["table"], film["rows"])
 

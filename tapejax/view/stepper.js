@@ -334,7 +334,12 @@ function render({ model, el }) {
     const svg = figure.querySelector("svg.graph");
     const width = Number(svg.dataset.width);
     const height = Number(svg.dataset.height);
-    const box = () => ({ w: figure.clientWidth || 800, h: figure.querySelector(".canvas").clientHeight || 200 });
+    let known = null; // asking for a size makes the browser lay out the page: once is enough
+    const box = () => (known ??= { w: figure.clientWidth || 800, h: figure.querySelector(".canvas").clientHeight || 200 });
+    const resized = () => {
+      known = null;
+      apply();
+    };
     const state = { x: width / 2, y: height / 2, scale: 1 };
     const apply = () => {
       const { w, h } = box();
@@ -344,6 +349,7 @@ function render({ model, el }) {
     const size = () => {
       const scale = clamp(box().w / width, 0.75, 1.15);
       figure.querySelector(".canvas").style.height = `${clamp(height * scale, 130, 400)}px`;
+      known = null;
     };
     let moving = 0;
     const halt = () => cancelAnimationFrame(moving); // who moves the picture by hand is not moved back
@@ -424,7 +430,7 @@ function render({ model, el }) {
       else if (node.dataset.action !== undefined) show(Number(node.dataset.action));
       else follow(Number(node.dataset.tensor));
     });
-    const made = { size, fit, readable, zoom, pan, reveal, apply, width };
+    const made = { size, fit, readable, zoom, pan, reveal, resized };
     figure.querySelector(".zoom").addEventListener("click", (event) => {
       const wanted = event.target.closest("button")?.dataset.zoom;
       if (wanted === "fit") fit();
@@ -434,6 +440,10 @@ function render({ model, el }) {
     return made;
   };
 
+  const fetchInside = (region) => { // of a long tape: from the page, when it is first asked for
+    if (!film.later || film.rows[region]) return;
+    [film.regions[region][3], film.rows[region]] = JSON.parse(document.getElementById(`${film.later}-${region}`).textContent);
+  };
   let opened = null; // the region whose inside is shown
   let kept = false; // whether the user opened it, rather than the stepper
   const open = (region, byHand = false) => {
@@ -443,6 +453,7 @@ function render({ model, el }) {
       opened = null;
       kept = true;
     } else if (region !== opened) {
+      fetchInside(region);
       const [name, first, final, svg] = film.regions[region];
       figure.querySelector("figcaption b").textContent = name;
       figure.querySelector("figcaption span").textContent = `actions ${first}–${final}`;
@@ -544,6 +555,7 @@ function render({ model, el }) {
   };
   const toggleRows = (region, show) => {
     const body = $(`.log tbody.body[data-region="${region}"]`);
+    fetchInside(region);
     if (!body.firstChild) body.innerHTML = film.rows[region];
     body.hidden = show === undefined ? !body.hidden : !show;
     $(`.log tr[data-region="${region}"] button`).setAttribute("aria-expanded", !body.hidden);
@@ -738,7 +750,7 @@ function render({ model, el }) {
     dress();
     update();
   };
-  const resized = new ResizeObserver(() => cameras.forEach((made) => made.apply()));
+  const resized = new ResizeObserver(() => cameras.forEach((made) => made.resized()));
   resized.observe(view);
   model.on("change:position", () => {
     ahead = null; // who moves in the backward is there

@@ -96,8 +96,7 @@ def _node(box: Box, attributes: str, kind: str, lines: list[str], spoken: str) -
             f'<rect class="fill" x="10" y="{box.height - 6}" width="0" height="3" rx="1.5" data-full="{box.width - 20:.1f}"/>'
         )
     return (
-        f'<g class="node {kind}" {attributes} transform="translate({x:.1f} {y:.1f})" role="img" '
-        f'aria-label="{escape(spoken)}"><title>{escape(spoken)}</title>'
+        f'<g class="node {kind}" {attributes} transform="translate({x:.1f} {y:.1f})" role="img"><title>{escape(spoken)}</title>'
         f'<rect class="box" width="{box.width:.1f}" height="{box.height:.0f}" rx="{round_:.0f}"/>'
         f'{"".join(heads)}{extra}<text class="norm" x="{middle:.1f}" y="{box.height + 13:.0f}"></text></g>'
     )
