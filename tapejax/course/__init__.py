@@ -55,12 +55,15 @@ def blank(value: Any) -> bool:
     >>> def f(x): ...
     >>> blank(...), blank(f), blank(lambda x: x), blank(None)
     (True, True, False, False)
+    >>> blank(lambda x: 3)
+    False
     """
     if value is ...:
         return True
     if not isinstance(value, types.FunctionType):
         return False
     # A body of `...` compiles to: return None. What releases of Python add around it does nothing.
-    nothing = {"RESUME", "NOP", "RETURN_CONST", "RETURN_VALUE", "CACHE", "COPY_FREE_VARS", "MAKE_CELL"}
+    nothing = {"RESUME", "NOP", "RETURN_VALUE", "CACHE", "COPY_FREE_VARS", "MAKE_CELL"}
+    return_none = {"LOAD_CONST", "RETURN_CONST"}
     found = list(dis.get_instructions(value))
-    return all(i.opname in nothing or (i.opname == "LOAD_CONST" and i.argval is None) for i in found)
+    return all(i.opname in nothing or (i.opname in return_none and i.argval is None) for i in found)
