@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
-import re
 from typing import Any
 
 import jax
@@ -17,7 +15,7 @@ from tapejax.tape import TapeAction, TensorId
 from tapejax.tensor import Tracer
 from tapejax.view import svg, table
 from tapejax.view.formulas import formula_of
-from tapejax.view.graph import Graph, graph_of
+from tapejax.view.graph import Graph, graph_of, source_line
 from tapejax.view.values import CELLS, brief, describe
 
 LIMIT = 10_000  # actions in one file: it opens in less than two seconds
@@ -211,18 +209,6 @@ def kept_of(action: TapeAction) -> list[tuple[int, Any]]:
     numbers = [action.inputs[i].number for i in saves_in] + [action.numbers[i] for i in saves_out]
     named = dict(zip(numbers, values))  # the extras, which have no name, are left out
     return [(number, value) for number, value in named.items() if not jnp.issubdtype(value.dtype, jax.dtypes.extended)]
-
-
-def source_line(action: TapeAction, line: str) -> str:
-    """The text of the user's line, if it can be read."""
-    found = re.fullmatch(r"(.+?):(\d+)(?::\d+)?(?: \(.*\))?", line)
-    if found is None:
-        return ""
-    file, number = found.groups()
-    where = getattr(action, "where", None)
-    if isinstance(where, tuple):
-        file = where[0].co_filename  # a notebook's cell is known by this name, and shown by another
-    return linecache.getline(file, int(number)).strip()
 
 
 def size_of_results(actions: tuple[TapeAction, ...]) -> int:

@@ -485,6 +485,10 @@ function render({ model, el }) {
         const fill = node.querySelector(".fill");
         fill.setAttribute("width", (Number(fill.dataset.full) * done) / (final - first + 1));
         fill.setAttribute("x", 10 + Number(fill.dataset.full) * (1 - done / (final - first + 1)));
+        write(node.querySelector(".norm"), page(final).outputs.map((id) => normAt(id, at)).filter(Boolean).map((n) => `‖∇‖ ${n}`)[0] ?? "");
+        let unsound = first;
+        while (unsound <= final && !badAction.has(unsound)) unsound++;
+        node.classList.toggle("bad", unsound <= final);
         node.classList.toggle("done", done === final - first + 1);
         node.classList.toggle("current", current !== null && current >= first && current <= final);
       } else if (action !== undefined) {

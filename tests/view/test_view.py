@@ -217,7 +217,7 @@ def layered(layers):
 def test_regions_follow_the_code():
     tape, _ = layered(14)
     graph = graph_of(tape.actions)
-    assert [region.label for region in graph.regions] == ["layer"] * 14 + ["multiply"]
+    assert [region.label for region in graph.regions] == ["layer"] * 14 + ["loss = h * 2"]
     assert all(region.last - region.first == 2 for region in graph.regions[:-1])
     assert graph_of(tape.actions[:MANY]).regions == []
 
