@@ -133,7 +133,24 @@ def __getattr__(name: str):
         found = globals()[name] = getattr(importlib.import_module(f"tapejax.{_HOMES[name]}"), name)
         return found
     moved = f": it is tapejax.training.{name}" if name in _IN_TRAINING else ""
+    if not moved and not name.startswith("_"):
+        _refuse(name)
     raise AttributeError(f"module 'tapejax' has no attribute {name!r}{moved}")
+
+
+def _refuse(name: str) -> None:
+    """A name of another library, or of one of our namespaces, gets an answer."""
+    from tapejax.errors import UnknownAttributeError
+    from tapejax.ground.habits import of_name
+    from tapejax.ground.where import user_line
+
+    inside = {
+        f"tapejax.{module}": dir(importlib.import_module(f"tapejax.{module}"))
+        for module in ("numpy", "nn", "random", "lax")
+    }
+    fix = of_name(name, inside)
+    if fix is not None:
+        raise UnknownAttributeError(f"module 'tapejax' has no attribute {name!r}", at=user_line(), fix=fix)
 
 
 def __dir__() -> list[str]:

@@ -38,10 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        return options.run(options)
+        status = options.run(options)
+        sys.stdout.flush()
+        return status
     except UsageError as error:
         print(f"tapejax {options.command}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # who reads has seen enough: `tapejax coverage | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
+        return 0
 
 
 class UsageError(Exception):

@@ -71,7 +71,7 @@ def explain(error: Exception, action: str, *, of_jax: bool) -> None:
     kinds = {TypeError: ArgumentError, ValueError: ArgumentError, NameError: ArgumentError, IndexError: IndexingError}
     kind = kinds.get(type(error))
     if of_jax and kind is not None:
-        raise kind(str(error), action=action, fix=habits.of_message(str(error))) from error
+        raise kind(str(error), action=action, fix=habits.of_message(str(error))) from None  # the user's lines first
     error.add_note(f"  at      {user_line()}\n  action  {action}")
 
 

@@ -88,6 +88,17 @@ class GradientTape:
         self._records: list[OpAction] = []
         self._epoch = Epoch("a gradient tape")
 
+    def __enter__(self) -> Any:
+        """Refused: this tape does not watch what runs. `Tape` does."""
+        raise ArgumentError(
+            "tapejax.GradientTape is a tape of numbered slots: it does not record what runs in a block",
+            at=user_line(),
+            fix="with tapejax.Tape() as tape: loss = ...; then tape.backward(loss)[x]",
+        )
+
+    def __exit__(self, *exc_info: object) -> None:
+        """There is nothing to leave: see `__enter__`."""
+
     # -- slots ----------------------------------------------------------------------------------
 
     def input(self, shape: int | Sequence[int], dtype: Any = None) -> int:

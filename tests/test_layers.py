@@ -17,7 +17,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = [
     "ground", "errors", "program", "rules", "calculus", "tape", "tensor", "plan", "fusion", "ops", "engine",
     "numpy", "nn", "lax", "scipy", "random", "transforms", "checkpointing",
-    "training", "gradient_tape", "view", "verify", "diagnose", "testing", "cli", "__main__",
+    "training", "gradient_tape", "view", "verify", "diagnose", "testing", "course", "cli", "__main__",
 ]  # fmt: skip
 
 

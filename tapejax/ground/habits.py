@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 
 _PLACE = "arrays are where jax puts them: tapejax.tensor(data, device=jax.devices()[0]), or jax.device_put"
 _GRAD = "grads = loss.backward(); grads[x]: gradients are returned, not stored"
@@ -65,6 +66,67 @@ _IN_PLACE = {
     "uniform_": "tapejax.tensor(jax.random.uniform(key, x.shape))",
 }
 ATTRIBUTES |= {name: f"x = {new}: Tensors are immutable" for name, new in _IN_PLACE.items()}
+
+
+_LEAF = "tapejax.tensor({}, requires_grad=True)"
+_OPTAX = "optax, or a few lines: params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads.tree(tensors))"
+_LAYER = "parameters are plain arrays: {}; equinox and flax have layers (examples/ shows both)"
+
+# Names that people look for in this module, or in its `nn`, and that are elsewhere here.
+NAMES = {
+    "zeros": _LEAF.format("jnp.zeros(shape)") + " for a leaf; tapejax.numpy.zeros",
+    "ones": _LEAF.format("jnp.ones(shape)") + " for a leaf; tapejax.numpy.ones",
+    "randn": _LEAF.format("jax.random.normal(key, shape)"),
+    "rand": _LEAF.format("jax.random.uniform(key, shape)"),
+    "Variable": _LEAF.format("data"),
+    "Parameter": _LEAF.format("data"),
+    "from_numpy": "tapejax.tensor(array)",
+    "as_tensor": "tapejax.tensor(array)",
+    "autograd": "tapejax.grad(f), or tape.backward(loss)",
+    "optim": _OPTAX,
+    "optimizers": _OPTAX,
+    "Module": "a function of parameters and data; equinox and flax have modules (examples/ shows both)",
+    "Linear": _LAYER.format("x @ w + b"),
+    "Dense": _LAYER.format("x @ w + b"),
+    "Conv2d": _LAYER.format("tapejax.nn.conv(x, kernel)"),
+    "Embedding": _LAYER.format("table[tokens]"),
+    "Sequential": "tapejax.sequential(functions, x), or one function after the other",
+    "LayerNorm": _LAYER.format("tapejax.nn.standardize(x) * scale + shift"),
+    "Dropout": _LAYER.format("x * jax.random.bernoulli(key, 0.9, x.shape) / 0.9"),
+    "ReLU": "tapejax.nn.relu(x), a function",
+    "Sigmoid": "tapejax.nn.sigmoid(x), a function",
+    "Tanh": "tapejax.numpy.tanh(x), a function",
+    "Softmax": "tapejax.nn.softmax(x), a function",
+    "CrossEntropyLoss": "tapejax.nn.cross_entropy(scores, labels), a function",
+    "MSELoss": "((x - y) ** 2).mean()",
+    "functional": "tapejax.nn itself: its functions are plain",
+    "save": "numpy.savez, or orbax: parameters are plain arrays",
+    "load": "numpy.load, or orbax: parameters are plain arrays",
+    "cuda": _PLACE,
+    "device": _PLACE,
+    "function": "jax.jit(step): a step with its tape inside compiles as it is",
+    "manual_seed": "jax.random.key(seed), given to the functions that draw",
+    "set_grad_enabled": "tapejax.no_grad(), tapejax.enable_grad()",
+    "inference_mode": "tapejax.no_grad()",
+    "constant": "tapejax.tensor(data)",
+}
+# Attributes of other libraries' tapes.
+OF_TAPES = {
+    "gradient": "tape.backward(loss)[x], or grads = tape.backward(loss) for all at once",
+    "jacobian": "tapejax.jacrev(f)(x)",
+    "batch_jacobian": "tapejax.vmap(tapejax.jacrev(f))(x)",
+    "reset": "a new tape: with tapejax.Tape() as tape",
+    "stop_recording": "with tapejax.no_grad()",
+    "watched_variables": "tensors made with requires_grad=True",
+}
+
+
+def of_name(name: str, namespaces: Mapping[str, Collection[str]]) -> str | None:
+    """Where a name is that a module does not have. namespaces: the names that each module of ours has."""
+    if name in NAMES:
+        return NAMES[name]
+    homes = [f"{module}.{name}" for module, names in namespaces.items() if name in names]
+    return ", or ".join(homes[:2]) or None
 
 
 def of_attribute(name: str) -> str | None:

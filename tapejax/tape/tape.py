@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
-from tapejax.errors import ArgumentError, IndexingError, TapeError
+from tapejax.errors import ArgumentError, IndexingError, TapeError, UnknownAttributeError
+from tapejax.ground import habits
 from tapejax.ground.where import line_of, user_frame, user_line
 from tapejax.tape.above import above
 from tapejax.tape.action import Composite, TapeAction, check_action, materialised, next_number
@@ -89,6 +90,14 @@ class Tape(Entered):
         self.block: Any = None  # takes the calls that are deferred here, until something else comes
         self.epoch = Epoch(self.label, self.weak)
         self.epoch.first = True
+
+    if not TYPE_CHECKING:  # for a type checker an unknown name stays unknown
+
+        def __getattr__(self, name: str) -> Any:
+            fix = habits.OF_TAPES.get(name)
+            if fix is not None:
+                raise UnknownAttributeError(f"'Tape' object has no attribute {name!r}", at=user_line(), fix=fix)
+            return object.__getattribute__(self, name)  # fails again, in Python's own words
 
     def _start(self) -> tuple[Epoch, list[Any]]:
         """Begin anew, with nothing; what was before. One step: an interrupt comes before it or after it."""

@@ -103,10 +103,16 @@ def _compare(found: Any, wanted: Any, atol: float, rtol: float, what: str) -> No
     for ours, judge in zip(flatten(found)[0], flatten(wanted)[0], strict=True):
         ours, judge = np.asarray(plain(ours)), np.asarray(plain(judge))
         if ours.dtype != jax.dtypes.float0 and not np.allclose(ours, judge, rtol=rtol, atol=atol):
-            worst = np.max(np.abs(ours - judge))
+            off = np.abs(ours - judge)
+            excess = np.where(
+                np.isnan(off), np.inf, off - rtol * np.abs(judge)
+            )  # what is farthest beyond the tolerance
+            worst = np.unravel_index(int(np.argmax(excess)), off.shape)
+            place = f" at [{', '.join(map(str, worst))}]" if worst else ""
+            wrong = int(np.count_nonzero(~np.isclose(ours, judge, rtol=rtol, atol=atol)))
             raise GradientCheckError(
-                f"the derivative ({what}) is off by {worst:.3g} from the finite difference",
+                f"the derivative ({what}) is off by {off[worst]:.3g} from the finite difference{place}",
                 at=user_line(),
-                action=f"found {np.ravel(ours)[:4]}, difference {np.ravel(judge)[:4]}",
+                action=f"found {ours[worst]:.6g}, difference {judge[worst]:.6g}{place}, the worst of {wrong} wrong in {off.size}",
                 fix="look for a custom rule that is wrong, a kink within eps, or pass a larger tolerance",
             )

@@ -284,7 +284,7 @@ class Report(Findings):
             mine = [row for row in self.rows if row.input == name and row.verdict == RIGHT and row.power]
             if mine:
                 by = ", ".join(f"{row.power:.1e} by {row.against}" for row in mine)
-                yield f"{name}: noticed at one element of usual size is a relative error of {by}"
+                yield f"{name}: the smallest relative error it would notice, in one element of usual size, is {by}"
 
     def __str__(self) -> str:
         [(_, rows, verdicts)] = self.tables()
@@ -321,7 +321,8 @@ def value(x: Any) -> str:
 
 def device() -> str:
     first = jax.devices()[0]
-    return f"{jax.device_count()} x {first.device_kind} ({first.platform})"
+    simulated = ", simulated" if first.platform == "cpu" and jax.device_count() > 1 else ""
+    return f"{jax.device_count()} x {first.device_kind} ({first.platform}{simulated})"
 
 
 def plain_json(tree: Any) -> Any:

@@ -123,7 +123,8 @@ class SuiteReport(Findings):
 
 def describe_device() -> str:
     device = jax.devices()[0]
-    return f"{jax.device_count()} x {device.device_kind} ({device.platform})"
+    simulated = ", simulated" if device.platform == "cpu" and jax.device_count() > 1 else ""
+    return f"{jax.device_count()} x {device.device_kind} ({device.platform}{simulated})"
 
 
 def checks(*, quick: bool = False, only: Sequence[str] | None = None) -> list[Check]:

@@ -11,7 +11,7 @@ from tapejax.engine.cursor import Cursor
 from tapejax.errors import TapejaxError
 from tapejax.tape.tape import Tape
 from tapejax.tensor.names import names_around, notebook
-from tapejax.view.film import LIMIT, film, last_result, size_of_results
+from tapejax.view.film import IN_A_CELL, film, last_result, size_of_results
 from tapejax.view.graph import graph_of, to_dot
 from tapejax.view.html import fragment, page
 
@@ -21,7 +21,8 @@ HEAVY = 256 * 2**20  # bytes: a tape that is only looked at does not run a backw
 def html(shown: Tape | Cursor) -> str:
     """The viewer as a fragment of HTML, for notebooks."""
     cursor = as_cursor(shown)
-    return fragment(film(cursor), min(cursor.position, LIMIT))
+    pages = film(cursor, limit=IN_A_CELL)
+    return fragment(pages, min(cursor.position, len(pages["steps"])))
 
 
 def bundle(shown: Tape | Cursor) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def bundle(shown: Tape | Cursor) -> dict[str, Any]:
         return {"text/plain": str(shown)}
     cursor = as_cursor(shown)
     try:
-        pages = film(cursor)
+        pages = film(cursor, limit=IN_A_CELL)
     except TapejaxError as error:  # what cannot be shown in full is shown as text
         return {"text/plain": f"{shown}\n({error.what})"}
     found = {"text/plain": str(shown), "text/html": fragment(pages, min(cursor.position, len(pages["steps"])))}

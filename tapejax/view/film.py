@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
-import re
 from typing import Any
 
 import jax
@@ -17,10 +15,11 @@ from tapejax.tape.packed import force
 from tapejax.tensor.tensor import Tracer
 from tapejax.view import svg, table
 from tapejax.view.formulas import formula_of
-from tapejax.view.graph import Graph, graph_of
+from tapejax.view.graph import Graph, graph_of, source_line
 from tapejax.view.values import CELLS, brief, describe
 
-LIMIT = 1000  # actions in one view: about what a browser shows at ease
+LIMIT = 10_000  # actions in one file: it opens in less than two seconds
+IN_A_CELL = 2_500  # actions in the output of a notebook's cell, which is saved with it
 
 
 def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
@@ -34,37 +33,62 @@ def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
     pages = _Pages(CELLS if count <= 150 else CELLS // 2)
     seeds, steps, error = _steps(cursor, count, pages)
     graph = graph_of(cursor.actions[first:], cursor.names, first, pages.observed, pages.gradients)
+    unfinished = _unfinished(cursor, len(steps), graph) if steps else set()
     notes = []
     if first:
+        more = " `tape.save_html(path)` shows more." if limit < LIMIT else ""
         notes.append(
-            f"Shown are the last {limit:,} of {len(cursor.actions):,} actions; earlier ones are there in `cursor`."
+            f"Shown are the last {limit:,} of {len(cursor.actions):,} actions. The {first:,} before them are not shown, and what "
+            f"they add is missing: a gradient marked “+ …” is a part of its sum.{more}"
         )
     if error:
         notes.append(error)
     if count and not cursor.roots:
         notes.append("The backward pass was not run for this view: tape.cursor(root) steps through it.")
+    outline, rows = table.parts(graph, _norms(steps, pages, unfinished))
     return {
         "title": cursor.label,
         "roots": [id.number for id in cursor.roots],
         "count": count,
+        "all": len(cursor.actions),
+        "unfinished": sorted(unfinished),
         "first": first,
         "notes": notes,
         "graph": svg.draw(graph),
         "regions": [[r.label, r.first, r.last, svg.draw_region(graph, r)] for r in graph.regions],
-        "table": table.table(graph, _norms(steps, pages)),
+        "table": outline,
+        "rows": rows,
         "tensors": {
             number: [info.label, info.kind, info.leaf, info.wants_gradient] for number, info in graph.tensors.items()
         },
         **_action_pages(cursor, graph, pages),
         "seeds": seeds,
         "steps": steps,
+        "held": _held(cursor.actions, len(steps)) if cursor.roots else [],
         "values": pages.values,
     }
 
 
-def _norms(steps: list[Any], pages: _Pages) -> dict[int, str]:
+def _unfinished(cursor: Cursor, taken: int, graph: Graph) -> set[int]:
+    """Tensors, by number, to whose gradients actions may add that the film does not reach."""
+    left = cursor.actions[: len(cursor.actions) - taken]
+    read: set[int] = set()
+    for action in left:
+        inputs = getattr(action, "inputs", None)
+        if inputs is None:  # it does not tell: it may add to anything
+            return {number for number, tensor in graph.tensors.items() if tensor.wants_gradient}
+        read.update(id.number for id in inputs)
+    return {number for number in read if number in graph.tensors and graph.tensors[number].wants_gradient}
+
+
+def _norms(steps: list[Any], pages: _Pages, unfinished: set[int]) -> dict[int, str]:
     """Of the gradients at the end, by tensor: what the table says where no script runs."""
-    return {number: brief(pages.values[after]["norm"]) for step in steps for number, _, after, _ in step["out"]}
+    more = lambda number: " + …" if number in unfinished else ""
+    return {
+        number: brief(pages.values[after]["norm"]) + more(number)
+        for step in steps
+        for number, _, after, _ in step["out"]
+    }
 
 
 class _Pages:
@@ -156,6 +180,23 @@ def _action_pages(cursor: Cursor, graph: Graph, pages: _Pages) -> dict[str, Any]
     return {"actions": found, "rules": pages.rules}
 
 
+def _held(actions: tuple[TapeAction, ...], taken: int) -> list[int]:
+    """Bytes that are kept for the backward at each place of it: before the first step, after each.
+
+    A value that several actions keep is let go with the first of them, which goes back last.
+    """
+    seen: set[int] = set()
+    totals = [0]
+    for action in actions:
+        fresh = 0
+        for value in getattr(action, "kept", None) or () if isinstance(action, OpAction) else ():
+            if isinstance(value, jax.Array) and not isinstance(value, Tracer) and id(value) not in seen:
+                seen.add(id(value))
+                fresh += value.nbytes
+        totals.append(totals[-1] + fresh)
+    return totals[::-1][: taken + 1]
+
+
 def kept_of(action: TapeAction) -> list[tuple[int, Any]]:
     """What the action's backward reads besides gradients, by tensor number."""
     if not isinstance(action, OpAction) or action.kept is None or action.plan.reversed is None:
@@ -168,18 +209,6 @@ def kept_of(action: TapeAction) -> list[tuple[int, Any]]:
     numbers = [action.inputs[i].number for i in saves_in] + [action.numbers[i] for i in saves_out]
     named = dict(zip(numbers, values))  # the extras, which have no name, are left out
     return [(number, value) for number, value in named.items() if not jnp.issubdtype(value.dtype, jax.dtypes.extended)]
-
-
-def source_line(action: TapeAction, line: str) -> str:
-    """The text of the user's line, if it can be read."""
-    found = re.fullmatch(r"(.+?):(\d+)(?::\d+)?(?: \(.*\))?", line)
-    if found is None:
-        return ""
-    file, number = found.groups()
-    where = getattr(action, "where", None)
-    if isinstance(where, tuple):
-        file = where[0].co_filename  # a notebook's cell is known by this name, and shown by another
-    return linecache.getline(file, int(number)).strip()
 
 
 def size_of_results(actions: tuple[TapeAction, ...]) -> int:

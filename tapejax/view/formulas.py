@@ -48,7 +48,7 @@ _SLOPES = {
     "reciprocal": (r"\frac{1}{x}", r"(-y^2)"),
     "logistic": (r"\sigma(x)", r"y (1 - y)"),
     "erf": (r"\erf(x)", r"\frac{2}{\sqrt{\pi}} \exp(-x^2)"),
-    "abs": (r"|x|", r"\sign(x)"),
+    "abs": (r"|x|", r"([x \ge 0] - [x < 0])"),
     "relu": (r"\max(x, 0)", r"[x > 0]"),
     "softplus": (r"\log(1 + \exp(x))", r"\sigma(x)"),
     "silu": (r"x \, \sigma(x)", r"(\sigma(x) + y (1 - \sigma(x)))"),
@@ -79,7 +79,7 @@ _put(
 )
 _put("negative neg", "y = -x", f"{X} += -{Y}")
 _put("power pow float_power", "z = x^y", rf"{X} += {Z} \odot y \, x^{{y-1}}", rf"{Y} += {Z} \odot z \log x")
-_put("integer_pow", "y = x^n", rf"{X} += {Y} \odot n \, x^{{n-1}}")
+_put("integer_pow", "y = x^n", rf"{X} += {Y} \odot n \, x^{{n-1}}")  # shown with its n: see _by_parameters
 _put(
     "maximum max", r"z = \max(x, y)", rf"{X} += {Z} \odot [x > y]", rf"{Y} += {Z} \odot [y > x]",
     r"\text{where x = y, each gets one half}",
@@ -96,7 +96,10 @@ _put(
 _put("outer", r"z = x \, y^\top", rf"{X} += {Z} \, y", rf"{Y} += {Z}^\top x")
 _put("sum reduce_sum", r"y = \sum_i x_i", rf"{X}_i += {Y}")
 _put("mean", r"y = \frac{1}{n} \sum_i x_i", rf"{X}_i += \frac{{{Y}}}{{n}}")
-_put("var", r"y = \frac{1}{n} \sum_i (x_i - \mu)^2", rf"{X}_i += {Y} \, \frac{{2}}{{n}} (x_i - \mu)")
+_put(
+    "var", r"y = \frac{1}{m} \sum_i (x_i - \mu)^2", rf"{X}_i += {Y} \, \frac{{2}}{{m}} (x_i - \mu)",
+    r"\text{m is how many there are, less ddof}",
+)  # fmt: skip
 _put("prod reduce_prod", r"y = \prod_i x_i", rf"{X}_i += {Y} \prod_{{j \ne i}} x_j")
 _put("max_ amax reduce_max", r"y = \max_i x_i", rf"{X}_i += {Y} [x_i = y]", r"\text{those that tie share it}")
 _put("min_ amin reduce_min", r"y = \min_i x_i", rf"{X}_i += {Y} [x_i = y]", r"\text{those that tie share it}")
@@ -129,7 +132,10 @@ _put(
     r"\bar{a} += \bar{y} \odot [c]",
     r"\bar{b} += \bar{y} \odot [\text{not } c]",
 )
-_put("clip clamp", r"y = \min(\max(x, a), b)", rf"{X} += {Y} \odot [a < x < b]")
+_put(
+    "clip clamp", r"y = \min(\max(x, a), b)", rf"{X} += {Y} \odot [a < x < b]",
+    rf"\bar{{a}} += {Y} \odot [x < a]", rf"\bar{{b}} += {Y} \odot [x > b]",
+)  # fmt: skip
 _put("convert_element_type astype copy", r"y = x", rf"{X} += {Y}")
 _put("rev flip", r"y = \text{x reversed}", rf"{X} += \text{{ȳ reversed}}")
 _put("linalg_norm norm", r"y = \sqrt{\sum_i x_i^2}", rf"{X}_i += {Y} \, \frac{{x_i}}{{y}}")
@@ -174,22 +180,84 @@ def formula_of(action: TapeAction) -> Formula:
     if not isinstance(action, OpAction):
         return _of_ones_own(action)
     plan = action.plan
-    # `max` over axes and `max` of two numbers have one name
-    name = f"{plan.name}_" if plan.name in ("max", "min") and plan.n_in == 1 else plan.name
-    equations = plan.flat_program.eqns
-    found = _TABLE.get(name)
-    if found in (_TABLE["matmul"], _TABLE["dot_general"]) or [eqn.name for eqn in equations] == ["dot_general"]:
-        found = _product(plan)
-    if found is None and len(equations) == 1 and equations[0].name in _TABLE:
-        found = _TABLE[equations[0].name]
+    found = _known(plan)
     result = _generic(action) if found is None else _filled(found, action)
     if found is None:
         _open(action, result)
     if any(_stretched(plan, i) for i, wanted in enumerate(plan.wrt) if wanted) and _is_elementwise(found):
         result.notes.append("An operand was stretched by broadcasting: its gradient is summed over the stretched axes.")
+    if any(kind.aval.dtype.kind == "c" for kind in plan.out_kinds) and any(
+        wanted and aval.dtype.kind != "c" for aval, wanted in zip(plan.examples, plan.wrt)
+    ):
+        result.notes.append("A real operand gets the real part.")
     if plan.foreign:
         result.notes.append(f"Differentiated by jax's own rule: {', '.join(plan.foreign)}.")
     return result
+
+
+def _known(plan: Any) -> tuple[str, list[str]] | None:
+    """The formulas of an op: by the one primitive that it is, or by its name if it is a function of jax's."""
+    program = plan.flat_program
+    if [eqn.name for eqn in program.eqns] == ["dot_general"]:
+        return _product(plan)
+    if len(program.eqns) == 1:
+        (eqn,) = program.eqns
+        whole = list(eqn.inputs) == list(program.inputs) and eqn.outputs == tuple(program.outputs)
+        if whole and not eqn.name.startswith("custom_"):
+            return _by_parameters(eqn, plan)
+    # `max` over axes and `max` of two numbers have one name
+    name = f"{plan.name}_" if plan.name in ("max", "min") and plan.n_in == 1 else plan.name
+    module = getattr(getattr(plan.function, "__wrapped__", plan.function), "__module__", "") or ""
+    if module.partition(".")[0] not in ("jax", "tapejax") or not _as_written(name, plan):
+        return None  # a function of the user's may be called like one of jax's
+    return _TABLE.get(name)
+
+
+def _by_parameters(eqn: Any, plan: Any) -> tuple[str, list[str]] | None:
+    """The formulas of a primitive as it was called."""
+    found, params = _TABLE.get(eqn.name), eqn.params
+    dtypes = {aval.dtype.kind for aval, wanted in zip(plan.examples, plan.wrt) if wanted}
+    if eqn.name == "integer_pow":
+        n = params["y"]
+        slope = {2: "2x", 1: "1"}.get(n, rf"{n} \, x^{{{n - 1}}}")
+        return f"y = x^{{{n}}}", [rf"{X} += {Y} \odot ({slope})"]
+    if eqn.name == "cumsum" and params["reverse"]:
+        return r"y_i = \sum_{j \ge i} x_j", [rf"{X}_j += \sum_{{i \le j}} {Y}_i"]
+    if eqn.name == "transpose" and len(params["permutation"]) != 2:
+        return r"y = \text{x with its axes in another order}", [rf"{X} += \text{{ȳ with its axes in the order of x}}"]
+    if eqn.name == "select_n" and plan.n_in != 3:
+        return None
+    if eqn.name == "conv_general_dilated":
+        one = lambda sizes: all(size == 1 for size in sizes)
+        plain = one(params["window_strides"]) and one(params["lhs_dilation"]) and one(params["rhs_dilation"])
+        return found if plain and params["feature_group_count"] == params["batch_group_count"] == 1 else None
+    if "c" in dtypes and eqn.name in ("abs", "sign", "convert_element_type"):
+        return None  # of complex numbers it is another rule
+    return found
+
+
+def _as_written(name: str, plan: Any) -> bool:
+    """Whether an op's program is what the table says under its name: options may make it another function."""
+    made_of = {eqn.name for eqn in plan.flat_program.eqns}
+    if any(aval.dtype.kind == "c" for aval in plan.examples) and name in ("var", "norm", "linalg_norm", "abs"):
+        return False
+    if name in ("sum", "mean", "prod", "var", "softmax", "log_softmax") and "where" in made_of | set(
+        plan.shown.split()
+    ):
+        return False
+    if name in ("sum", "mean", "prod", "max_", "min_", "amax", "amin") and "select_n" in made_of:
+        return False  # over a part of the elements only
+    if name in ("norm", "linalg_norm"):
+        return "sqrt" in made_of and not made_of & {"svd", "pow", "reduce_max", "reduce_min"}
+    if name == "logsumexp":
+        return "mul" not in made_of  # weights
+    if name in ("clip", "clamp"):
+        return plan.n_in == 3
+    if name in ("where", "select_n"):
+        return plan.n_in == 3
+    if name in _TABLE and _TABLE[name][0].startswith("z "):
+        return plan.n_in == 2
+    return True
 
 
 def _product(plan: Any) -> tuple[str, list[str]] | None:
@@ -237,11 +305,16 @@ def _filled(found: tuple[str, list[str]], action: OpAction) -> Formula:
     letters = ["x", "y", "z"]
     if forward.startswith("y") and "x_1" not in forward:  # further operands are indices and the like
         letters = ["x", *[""] * (len(action.inputs) - 1), "y"]
+    if r"\max(x, a)" in forward:
+        letters = ["x", "a", "b", "y"] if action.plan.name == "clip" else ["a", "x", "b", "y"]
     if "?" in forward:
         letters = ["c", "b", "a", "y"] if action.plan.name == "select_n" else ["c", "a", "b", "y"]
     wrt = action.plan.wrt
     if len(wrt) == 2 and len(backward) == 2:
         backward = [line for line, wanted in zip(backward, wrt) if wanted]
+    elif len(wrt) == 3:
+        unwanted = [rf"\bar{{{letter}}}" for letter, wanted in zip(letters, wrt) if letter and not wanted]
+        backward = [line for line in backward if not line.startswith(tuple(unwanted))]
     if len(action.inputs) + len(action.numbers) != len(letters):
         letters = []
     return Formula(forward, backward, letters, notes=[word[:1].upper() + word[1:] + "." for word in words])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -166,6 +167,18 @@ def function_of(action: TapeAction) -> str:
     return where[0].co_name if isinstance(where, tuple) else ""
 
 
+def source_line(action: TapeAction, line: str) -> str:
+    """The text of the user's line, if it can be read."""
+    found = re.fullmatch(r"(.+?):(\d+)(?::\d+)?(?: \(.*\))?", line)
+    if found is None:
+        return ""
+    file, number = found.groups()
+    where = getattr(action, "where", None)
+    if isinstance(where, tuple):
+        file = where[0].co_filename  # a notebook's cell is known by this name, and shown by another
+    return linecache.getline(file, int(number)).strip()
+
+
 def _shapes(
     action: TapeAction, inputs: list[TensorId], outputs: list[TensorId], tensors: dict[int, TensorInfo]
 ) -> None:
@@ -207,11 +220,14 @@ def regions_of(infos: Sequence[ActionInfo], actions: Sequence[TapeAction]) -> li
         else:
             pieces += [(begin, min(begin + MANY, i)) for begin in range(start, i, MANY)]  # if it is too long by itself
         start = i
-    together = -(-len(pieces) // MANY)
+    most = max(
+        MANY, min(3 * MANY, len(infos) // (2 * MANY))
+    )  # of a very long tape more, so that each can still be read
+    together = -(-len(pieces) // most)
     regions = []
     for i in range(0, len(pieces), together):
         chunk = pieces[i : i + together]
-        regions.append(Region(_label(infos, chunk), infos[chunk[0][0]].index, infos[chunk[-1][1] - 1].index))
+        regions.append(Region(_label(infos, chunk, actions), infos[chunk[0][0]].index, infos[chunk[-1][1] - 1].index))
     return regions
 
 
@@ -226,8 +242,8 @@ def _place(action: TapeAction) -> int:
     return where[1] if isinstance(where, tuple) else 0
 
 
-def _label(infos: Sequence[ActionInfo], pieces: Sequence[tuple[int, int]]) -> str:
-    """A loop's steps, the function that was called, or else the ops."""
+def _label(infos: Sequence[ActionInfo], pieces: Sequence[tuple[int, int]], actions: Sequence[TapeAction]) -> str:
+    """A loop's steps, the function that was called, the line of code, or else the ops."""
     heads = [infos[start] for start, _ in pieces]
     if heads[0].steps:
         first, last = heads[0].loop, heads[-1].loop
@@ -237,6 +253,10 @@ def _label(infos: Sequence[ActionInfo], pieces: Sequence[tuple[int, int]]) -> st
     name = functions.pop() if len(functions) == 1 else ""
     if name and not name.startswith("<") and name != infos[-1].function:  # not the function that it all happens in
         return name if len(heads) == 1 else f"{name} × {len(heads)}"
+    lines = {info.line: place for place, info in enumerate(inside, pieces[0][0])}
+    code = source_line(actions[next(iter(lines.values()))], next(iter(lines)))
+    if code:
+        return code + " …" * (len(lines) > 1)
     ops = list(dict.fromkeys(info.op for info in inside))
     return ", ".join(ops[:2]) + ", …" * (len(ops) > 2)
 

@@ -9,6 +9,7 @@ const ICONS = {
   pause: "M5 4h4v12H5zM11 4h4v12h-4z",
   step: "M6 4v12l9-6z",
   finish: "M4 4v12l9-6zM14 4h2v12h-2z",
+  forward: "M3 9h9V5l6 5-6 5v-4H3z",
   theme: "M10 3a7 7 0 1 0 0 14zM10 3v14a7 7 0 0 0 0-14z",
 };
 const icon = (name) => `<svg viewBox="0 0 20 20" aria-hidden="true"><path d="${ICONS[name]}"/></svg>`;
@@ -23,6 +24,8 @@ function brief(value) {
   if (value === 0 || (size >= 1e-3 && size < 1e5)) return String(Number(value.toPrecision(4))).replace("-", "−");
   return value.toExponential(2).replace(/-/g, "−");
 }
+
+const isBad = (value) => value.bad > 0 || (value.data ?? []).some((x) => x === "nan" || x === "inf" || x === "-inf");
 
 function render({ model, el }) {
   const film = model.get("film");
@@ -58,16 +61,34 @@ function render({ model, el }) {
     }
     return terms;
   };
-  const normAt = (tensor, position) => {
-    const terms = sumAt(tensor, position);
-    return terms.length ? brief(film.values[terms.at(-1).after].norm) : "";
+  const latestAt = (tensor, position) => { // by halves: a shared input may have thousands of terms
+    const all = events.get(tensor) ?? [];
+    let [low, high] = [0, all.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (all[middle].at <= position) low = middle + 1;
+      else high = middle;
+    }
+    return low ? all[low - 1] : null;
   };
+  const unfinished = new Set(film.unfinished); // what actions that are not shown add to
+  const normAt = (tensor, position) => {
+    const latest = latestAt(tensor, position);
+    if (!latest || latest.removed) return "";
+    return brief(film.values[latest.after].norm) + (unfinished.has(tensor) ? " + …" : "");
+  };
+  const badValue = film.values.map(isBad);
+  const badAction = new Set(); // NaN or Inf in what arrives, is kept or is sent on
+  for (const step of steps)
+    if ([...step.in, ...step.out].some((item) => badValue[item[1]] || badValue[item[2]])) badAction.add(step.action);
+  film.actions.forEach((about, i) => about.kept.some(([, index]) => badValue[index]) && badAction.add(film.first + i));
   const sums = steps.map((step) => step.out.some((item) => item[3]));
   const label = (tensor) => film.tensors[tensor]?.[0] ?? `%${tensor}`;
   const kind = (tensor) => film.tensors[tensor]?.[1] ?? "";
   const actionAt = (position) => (position ? steps[position - 1].action : null);
   const page = (action) => film.actions[action - film.first];
   const positionOf = (action) => film.first + film.count - action;
+  const show = (action) => (ahead === null ? go(positionOf(action)) : goAhead(action - film.first + 1));
 
   // --- moving -------------------------------------------------------------------------------------
 
@@ -77,20 +98,45 @@ function render({ model, el }) {
     model.set("position", clamp(to, 0, last));
     model.save_changes();
   };
+  let ahead = null; // while the forward is played: how many actions have run
+  const goAhead = (to) => {
+    ahead = clamp(to, 0, film.count);
+    update();
+  };
+  const forwardMoves = {
+    rewind: () => goAhead(0),
+    back: () => goAhead(ahead - 1),
+    step: () => goAhead(ahead + 1),
+    finish: () => goAhead(film.count),
+  };
   const moves = {
     rewind: () => go(0),
     back: () => go(position() - 1),
     step: () => go(position() + 1),
     finish: () => go(last),
+    forward: () => {
+      ahead = ahead === null ? 0 : null;
+      update();
+    },
     sum: () => {
       const next = sums.findIndex((found, i) => found && i >= position());
       go(next < 0 ? last : next + 1);
     },
     play: () => (timer ? pause() : play()),
   };
+  const move = (name) => (ahead !== null && forwardMoves[name] ? forwardMoves : moves)[name]();
   const play = () => {
-    if (position() === last) go(0);
-    timer = setInterval(() => (position() < last ? moves.step() : pause()), Number($(".speed").value));
+    if (ahead === film.count) goAhead(0);
+    else if (ahead === null && position() === last) go(0);
+    const tick = () => {
+      if (ahead !== null && ahead < film.count) return goAhead(ahead + 1);
+      if (ahead !== null) { // the forward has ended: now back
+        ahead = null;
+        return go(0);
+      }
+      position() < last ? moves.step() : pause();
+    };
+    timer = setInterval(tick, Number($(".speed").value));
     shown();
   };
   const pause = () => {
@@ -111,7 +157,7 @@ function render({ model, el }) {
   const tint = (share) => {
     const amount = Math.min(Math.abs(share), 1);
     const tone = share < 0 ? "--negative" : "--positive";
-    return `color-mix(in oklab, var(${tone}) ${(amount * 62).toFixed(0)}%, transparent)`;
+    return `color-mix(in oklab, var(${tone}) ${(amount * 38).toFixed(0)}%, transparent)`;
   };
   const shape = (value) => (value.shape.length ? value.shape.join("×") : "scalar");
   const drawValue = (index, name = "") => {
@@ -180,14 +226,18 @@ function render({ model, el }) {
         `<span class="part">${i || many ? plus : ""}<span class="term${event.at === at && at ? " new" : ""}">${drawValue(event.value, `term of ${label(tensor)}`)}<small>${escape(origin(event))}</small></span></span>`,
     );
     if (many) parts.unshift(`<span class="term">${drawValue(terms[many - 1].after)}<small>${many} earlier terms</small></span>`);
+    const open = unfinished.has(tensor);
+    const rest = open ? `<span class="part rest"><span class="sign">+</span><span>… <small>${unseen}</small></span></span>` : "";
     const total = terms.length > 1
-      ? `<span class="part"><span class="sign">=</span><span class="term total">${drawValue(terms.at(-1).after, `sum of ${label(tensor)}`)}<small>sum of ${terms.length}</small></span></span>`
+      ? `<span class="part"><span class="sign">=</span><span class="term total">${drawValue(terms.at(-1).after, `sum of ${label(tensor)}`)}<small>sum of ${terms.length}${open ? " so far" : ""}</small></span></span>`
       : "";
     const fresh = terms.some((event) => event.at === at && event.accumulates);
     return `<li class="sum${fresh ? " accumulates" : ""}" data-sum="${tensor}" data-terms="${terms.length}">${head}
       <div class="terms"><span class="part"><span class="bar name">${escape(label(tensor))}</span><span class="sign">=</span></span>
-      ${parts.join("")}${total}</div></li>`;
+      ${parts.join("")}${total}${rest}</div></li>`;
   };
+  const left = film.all - last;
+  const unseen = `${left.toLocaleString("en")} action${left === 1 ? "" : "s"} not shown`;
   const ruleOf = (action) => {
     const { forward, backward, parts, notes, source } = film.rules[page(action).rule];
     const ids = [...page(action).inputs, ...page(action).outputs];
@@ -209,6 +259,24 @@ function render({ model, el }) {
   };
   const named = (tensor, index, bar) =>
     `<div class="named">${bar ? barred(tensor) : `<span>${escape(label(tensor))}</span>`}<span class="sign">=</span>${drawValue(index, label(tensor))}</div>`;
+  const keptValue = new Map(); // by tensor: the forward's numbers, as far as they are kept for the backward
+  film.actions.forEach((about) => about.kept.forEach(([tensor, index]) => keptValue.set(tensor, index)));
+  const valueOf = (tensor) =>
+    keptValue.has(tensor) ? named(tensor, keptValue.get(tensor), false)
+      : `<div class="named"><span>${escape(label(tensor))}</span><small>${escape(kind(tensor))}, not kept: its number is not needed on the way back</small></div>`;
+  const forwardCard = () => {
+    if (!ahead) return `<h3><span class="badge">forward</span> Nothing has run yet</h3><p class="lead">The program is about to run, action by action. Then backward reads the same list from its end.</p>`;
+    const action = film.first + ahead - 1;
+    const about = page(action);
+    const { forward } = film.rules[about.rule];
+    const ids = [...about.inputs, ...about.outputs];
+    const math = forward.replace(/<mi data-slot="(\d+)">[^<]*<\/mi>/g, (_, slot) => `<mi class="slot">${escape(label(ids[slot]))}</mi>`);
+    return `<h3><span class="badge">forward ${action}</span> <span class="line">${escape(about.text)}</span></h3>
+      <p class="where"><span>${escape(about.place)}</span>${about.source ? `<code>${escape(about.source)}</code>` : ""}</p>
+      ${math ? `<section><h4>Computes</h4><div class="rule"><div class="formulas"><div>${math}</div></div></div></section>` : ""}
+      <section><h4>From</h4>${[...new Set(about.inputs)].map(valueOf).join("") || '<p class="none">nothing it told of</p>'}</section>
+      <section><h4>Makes</h4>${about.outputs.map(valueOf).join("") || '<p class="none">nothing it told of</p>'}</section>`;
+  };
   const card = (at) => {
     if (!at && !film.seeds.length) return `<h3><span class="badge">start</span> Nothing to step through</h3>`;
     if (!at)
@@ -242,6 +310,7 @@ function render({ model, el }) {
         ? `${label(tensor)} is now a sum of ${terms.length} terms, norm ${normAt(tensor, at)}`
         : `${label(tensor)} gets its first term, norm ${normAt(tensor, at)}`;
     });
+    if (at === last && unfinished.size) sums.push(`The film ends here: ${unseen}, so that some gradients are not complete`);
     return `Step ${at} of ${last}. Action ${step.action}: ${page(step.action).text}. ${step.skipped ? "Skipped." : sums.join(". ")}`;
   };
 
@@ -265,7 +334,12 @@ function render({ model, el }) {
     const svg = figure.querySelector("svg.graph");
     const width = Number(svg.dataset.width);
     const height = Number(svg.dataset.height);
-    const box = () => ({ w: figure.clientWidth || 800, h: figure.querySelector(".canvas").clientHeight || 200 });
+    let known = null; // asking for a size makes the browser lay out the page: once is enough
+    const box = () => (known ??= { w: figure.clientWidth || 800, h: figure.querySelector(".canvas").clientHeight || 200 });
+    const resized = () => {
+      known = null;
+      apply();
+    };
     const state = { x: width / 2, y: height / 2, scale: 1 };
     const apply = () => {
       const { w, h } = box();
@@ -275,6 +349,7 @@ function render({ model, el }) {
     const size = () => {
       const scale = clamp(box().w / width, 0.75, 1.15);
       figure.querySelector(".canvas").style.height = `${clamp(height * scale, 130, 400)}px`;
+      known = null;
     };
     let moving = 0;
     const halt = () => cancelAnimationFrame(moving); // who moves the picture by hand is not moved back
@@ -352,10 +427,10 @@ function render({ model, el }) {
       const node = grabbed?.far ? null : event.target.closest(".node");
       if (!node) return;
       if (node.dataset.region !== undefined) open(Number(node.dataset.region), true);
-      else if (node.dataset.action !== undefined) go(positionOf(Number(node.dataset.action)));
+      else if (node.dataset.action !== undefined) show(Number(node.dataset.action));
       else follow(Number(node.dataset.tensor));
     });
-    const made = { size, fit, readable, zoom, pan, reveal, apply, width };
+    const made = { size, fit, readable, zoom, pan, reveal, resized };
     figure.querySelector(".zoom").addEventListener("click", (event) => {
       const wanted = event.target.closest("button")?.dataset.zoom;
       if (wanted === "fit") fit();
@@ -365,6 +440,10 @@ function render({ model, el }) {
     return made;
   };
 
+  const fetchInside = (region) => { // of a long tape: from the page, when it is first asked for
+    if (!film.later || film.rows[region]) return;
+    [film.regions[region][3], film.rows[region]] = JSON.parse(document.getElementById(`${film.later}-${region}`).textContent);
+  };
   let opened = null; // the region whose inside is shown
   let kept = false; // whether the user opened it, rather than the stepper
   const open = (region, byHand = false) => {
@@ -374,14 +453,13 @@ function render({ model, el }) {
       opened = null;
       kept = true;
     } else if (region !== opened) {
+      fetchInside(region);
       const [name, first, final, svg] = film.regions[region];
       figure.querySelector("figcaption b").textContent = name;
       figure.querySelector("figcaption span").textContent = `actions ${first}–${final}`;
       figure.querySelector(".canvas").innerHTML = svg;
       figure.hidden = false;
-      const made = camera(figure);
-      made.size();
-      made.readable();
+      camera(figure).readable();
       opened = region;
       kept = false;
     }
@@ -393,10 +471,11 @@ function render({ model, el }) {
   };
   const regionOf = (action) => film.regions.findIndex(([, first, final]) => action >= first && action <= final);
 
+  const write = (node, text) => node.textContent !== text && (node.textContent = text);
   const recolour = (at) => {
-    const current = actionAt(at);
-    const step = at ? steps[at - 1] : null;
-    const touched = new Set(step ? step.out.map((item) => item[0]) : film.seeds.map((seed) => seed[0]));
+    const current = ahead === null ? actionAt(at) : ahead ? film.first + ahead - 1 : null;
+    const step = at && ahead === null ? steps[at - 1] : null;
+    const touched = new Set(ahead !== null ? (current === null ? [] : page(current).outputs) : step ? step.out.map((item) => item[0]) : film.seeds.map((seed) => seed[0]));
     const visited = (action) => positionOf(action) <= at;
     for (const node of $$("svg.graph .node")) {
       const { action, tensor, region } = node.dataset;
@@ -406,16 +485,22 @@ function render({ model, el }) {
         const fill = node.querySelector(".fill");
         fill.setAttribute("width", (Number(fill.dataset.full) * done) / (final - first + 1));
         fill.setAttribute("x", 10 + Number(fill.dataset.full) * (1 - done / (final - first + 1)));
+        write(node.querySelector(".norm"), page(final).outputs.map((id) => normAt(id, at)).filter(Boolean).map((n) => `‖∇‖ ${n}`)[0] ?? "");
+        let unsound = first;
+        while (unsound <= final && !badAction.has(unsound)) unsound++;
+        node.classList.toggle("bad", unsound <= final);
         node.classList.toggle("done", done === final - first + 1);
         node.classList.toggle("current", current !== null && current >= first && current <= final);
       } else if (action !== undefined) {
         const here = Number(action);
         const about = page(here);
         node.classList.toggle("current", here === current);
+        node.classList.toggle("bad", badAction.has(here));
+        node.classList.toggle("ran", ahead !== null && here < film.first + ahead);
         node.classList.toggle("done", visited(here) && !steps[positionOf(here) - 1].skipped);
         node.classList.toggle("skipped", visited(here) && steps[positionOf(here) - 1].skipped);
         node.classList.toggle("next", about.outputs.some((id) => touched.has(id)) && !visited(here));
-        node.querySelector(".norm").textContent = about.outputs.map((id) => normAt(id, at)).filter(Boolean).map((n) => `‖∇‖ ${n}`)[0] ?? "";
+        write(node.querySelector(".norm"), about.outputs.map((id) => normAt(id, at)).filter(Boolean).map((n) => `‖∇‖ ${n}`)[0] ?? "");
         if (here === current) node.setAttribute("aria-current", "step");
         else node.removeAttribute("aria-current");
       } else {
@@ -423,7 +508,7 @@ function render({ model, el }) {
         node.classList.toggle("has", norm !== "");
         node.classList.toggle("hit", touched.has(Number(tensor)));
         const count = sumAt(Number(tensor), at).length;
-        node.querySelector(".norm").textContent = norm ? `‖∇‖ ${norm}${count > 1 ? ` Σ${count}` : ""}` : "";
+        write(node.querySelector(".norm"), norm ? `‖∇‖ ${norm}${count > 1 ? ` Σ${count}` : ""}` : "");
       }
     }
     for (const edge of $$("svg.graph .edge")) {
@@ -439,10 +524,10 @@ function render({ model, el }) {
     for (const row of $$(".log tr[data-action]")) {
       const here = Number(row.dataset.action);
       row.classList.toggle("current", here === current);
+      row.classList.toggle("bad", badAction.has(here));
       row.classList.toggle("done", visited(here));
       const text = page(here).outputs.map((id) => normAt(id, at)).filter(Boolean).join(", ");
-      const cell = row.querySelector(".norm");
-      if (cell.textContent !== text) cell.textContent = text;
+      write(row.querySelector(".norm"), text);
       if (here === current) row.setAttribute("aria-current", "step");
       else row.removeAttribute("aria-current");
     }
@@ -450,14 +535,17 @@ function render({ model, el }) {
   };
 
   const reveal = (current) => {
-    if (current === null) return;
+    if (current === null) return $(".log-panel").scrollTo({ top: $(".log-panel").scrollHeight });
     const region = regionOf(current);
     if (region >= 0) {
       if (region !== opened && !kept) open(region);
       const node = $(`.overview [data-region="${region}"]`);
       if (node) cameras.get($(".overview")).reveal(node);
       const rows = $(`.log tbody.body[data-region="${region}"]`);
-      if (rows?.hidden) toggleRows(region, true);
+      if (rows?.hidden) {
+        toggleRows(region, true);
+        recolour(position());
+      }
     }
     const figure = region >= 0 ? $(".inside") : $(".overview");
     const node = figure.hidden ? null : figure.querySelector(`[data-action="${current}"]`);
@@ -471,25 +559,112 @@ function render({ model, el }) {
   };
   const toggleRows = (region, show) => {
     const body = $(`.log tbody.body[data-region="${region}"]`);
+    fetchInside(region);
+    if (!body.firstChild) body.innerHTML = film.rows[region];
     body.hidden = show === undefined ? !body.hidden : !show;
     $(`.log tr[data-region="${region}"] button`).setAttribute("aria-expanded", !body.hidden);
   };
 
   const update = () => {
     const at = position();
-    $(".step").innerHTML = card(at);
+    $(".step").innerHTML = ahead === null ? card(at) : forwardCard();
+    $(".step").scrollTop = 0;
     $(".step").dataset.position = at;
-    $(".count").innerHTML = `<b>${at}</b> / ${last}`;
-    $(".slider").value = at;
-    $(".slider").style.setProperty("--share", last ? at / last : 0);
-    $(".slider").setAttribute("aria-valuetext", `step ${at} of ${last}`);
-    for (const name of ["rewind", "back"]) $(`[data-do="${name}"]`).disabled = at === 0;
-    for (const name of ["step", "finish", "sum"]) $(`[data-do="${name}"]`).disabled = at === last;
+    $(".count").innerHTML = `<b>${at}</b> / ${last}${film.all > last ? ` <small>of ${film.all.toLocaleString("en")}</small>` : ""}`;
+    $(".slider").max = ahead === null ? last : film.count;
+    $(".slider").value = ahead ?? at;
+    $(".slider").setAttribute("aria-valuetext", `step ${at} of ${last}${film.all > last ? `, of ${film.all} in all` : ""}`);
+    view.classList.toggle("forwards", ahead !== null);
+    $('[data-do="forward"]').setAttribute("aria-pressed", ahead !== null);
+    if (ahead !== null) {
+      $(".count").innerHTML = `<b>${ahead}</b> / ${film.count}`;
+      $(".slider").setAttribute("aria-valuetext", `forward, action ${ahead} of ${film.count}`);
+    }
+    const [here, end] = ahead === null ? [at, last] : [ahead, film.count];
+    for (const name of ["rewind", "back"]) $(`[data-do="${name}"]`).disabled = here === 0;
+    for (const name of ["step", "finish"]) $(`[data-do="${name}"]`).disabled = here === end;
+    $('[data-do="sum"]').disabled = ahead !== null || at === last;
+    remember(at);
     drawFollowed(at);
     recolour(at);
-    reveal(actionAt(at));
+    reveal(ahead === null ? actionAt(at) : ahead ? film.first + ahead - 1 : null);
     paint();
-    $(".spoken").textContent = spoken(at);
+    $(".spoken").textContent = ahead === null ? spoken(at) : ahead ? `Forward. Action ${film.first + ahead - 1}: ${page(film.first + ahead - 1).text}` : "Forward. Nothing has run yet.";
+  };
+
+  // --- memory: what is kept for the backward, by step ---------------------------------------------------
+
+  const bytes = (n) => {
+    for (const [size, unit] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [1024, "KiB"]]) if (n >= size) return `${Number((n / size).toPrecision(3))} ${unit}`;
+    return `${n} B`;
+  };
+  const remember = (at) => {
+    const memory = $(".memory");
+    if (!memory) return;
+    memory.querySelector("span").textContent = `kept for the backward: ${bytes(film.held[at])} of ${bytes(film.held[0])}`;
+    const mark = memory.querySelector("line");
+    mark.setAttribute("x1", at);
+    mark.setAttribute("x2", at);
+  };
+
+  // --- search ----------------------------------------------------------------------------------------------
+
+  let index = null; // made at the first search
+  const wordsOf = () => film.actions.map((about, i) => ({
+    op: about.op.toLowerCase(),
+    line: about.place.toLowerCase(),
+    name: [...about.inputs, ...about.outputs].map(label).join(" ").toLowerCase(),
+    all: `${film.first + i} ${about.text} ${about.op} ${about.place} ${about.loop} ${about.source}`.toLowerCase(),
+  }));
+  const fits = (i, word) => {
+    if (["nan", "inf", "nonfinite"].includes(word)) return badAction.has(film.first + i);
+    const [, field, rest] = /^(op|line|name):(.+)$/.exec(word) ?? [null, "all", word];
+    return (index ??= wordsOf())[i][field].includes(rest);
+  };
+  let matches = [];
+  const search = (text) => {
+    const wanted = text.toLowerCase().split(/\s+/).filter(Boolean);
+    matches = wanted.length ? film.actions.map((_, i) => i).filter((i) => wanted.every((word) => fits(i, word))) : [];
+    $(".found").hidden = !wanted.length;
+    $(".log").hidden = wanted.length > 0;
+    const row = (i) => `<li><button type="button" data-action="${film.first + i}"><small>${film.first + i}</small> ${escape(film.actions[i].text)} <small>${escape(film.actions[i].place)}</small>${badAction.has(film.first + i) ? ' <b class="bad">not finite</b>' : ""}</button></li>`;
+    const few = matches.slice(0, 200);
+    $(".found").innerHTML = `<p>${matches.length.toLocaleString("en")} of ${film.count.toLocaleString("en")} actions${matches.length > few.length ? `; the first ${few.length} are listed` : ""}</p><ol>${few.map(row).join("")}</ol>`;
+  };
+
+  // --- pictures to take away --------------------------------------------------------------------------------
+
+  const picture = (figure) => {
+    const svg = figure.querySelector("svg.graph").cloneNode(true);
+    const { width, height } = svg.dataset;
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("width", width);
+    svg.setAttribute("height", height);
+    svg.dataset.theme = view.dataset.theme;
+    const style = document.createElementNS("http://www.w3.org/2000/svg", "style");
+    style.textContent = `${model.get("css_text").replace(/\.view(?=[\s[{:])/g, "svg")} svg.graph { width: auto; height: auto; border: 0; border-radius: 0; box-shadow: none; }`;
+    svg.prepend(style);
+    return new XMLSerializer().serializeToString(svg);
+  };
+  const hand = (address, name) => {
+    const link = document.createElement("a");
+    link.href = address;
+    link.download = name;
+    link.click();
+  };
+  const exported = (figure, kind) => {
+    const text = picture(figure);
+    const address = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+    if (kind === "svg") return hand(address, "tape.svg");
+    const image = new Image();
+    image.onload = () => {
+      const canvas = document.createElement("canvas");
+      const scale = Math.min(2, 8000 / Math.max(image.width, image.height));
+      [canvas.width, canvas.height] = [image.width * scale, image.height * scale];
+      canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+      hand(canvas.toDataURL("image/png"), "tape.png");
+    };
+    image.src = address;
   };
 
   // --- light and dark -----------------------------------------------------------------------------------
@@ -524,34 +699,49 @@ function render({ model, el }) {
         dress();
       } else {
         if (button.dataset.do !== "play" && timer) pause();
-        moves[button.dataset.do]();
+        move(button.dataset.do);
       }
       return;
     }
+    const exporting = event.target.closest("[data-export]");
+    if (exporting) return exported(exporting.closest("figure"), exporting.dataset.export);
+    const hit = event.target.closest(".found button");
+    if (hit) return show(Number(hit.dataset.action));
     const chip = event.target.closest(".chip, .log .tensor");
     if (chip) return follow(Number(chip.dataset.tensor));
     const head = event.target.closest(".log tr[data-region]");
-    if (head) return toggleRows(Number(head.dataset.region));
+    if (head) {
+      toggleRows(Number(head.dataset.region));
+      return recolour(position());
+    }
     const row = event.target.closest(".log tr[data-action]");
-    if (row) return go(positionOf(Number(row.dataset.action)));
+    if (row) return show(Number(row.dataset.action));
     if (event.target.closest(".collapse")) open(opened, true);
   });
-  const keys = { ArrowRight: "step", ArrowLeft: "back", Home: "rewind", End: "finish", " ": "play", a: "sum" };
+  const keys = { ArrowRight: "step", ArrowLeft: "back", Home: "rewind", End: "finish", " ": "play", a: "sum", f: "forward" };
   view.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const target = event.composedPath()[0];
     if (target.tagName === "SELECT") return;
+    if (target.type === "search") {
+      if (event.key === "Enter" && matches.length) show(film.first + matches[0]);
+      else if (event.key === "Escape") search((target.value = ""));
+      else if (event.key !== "Tab") event.stopPropagation();
+      return;
+    }
     if (event.key === " " && target.tagName === "BUTTON") return event.stopPropagation(); // the button's own
     const figure = target.closest?.("figure");
     if (figure && "+-=0".includes(event.key)) {
       const made = cameras.get(figure);
       event.key === "0" ? made.fit() : made.zoom(event.key === "-" ? 1 / 1.3 : 1.3);
-    } else if (keys[event.key]) moves[keys[event.key]]();
+    } else if (event.key === "/") $(".search").focus();
+    else if (keys[event.key]) move(keys[event.key]);
     else return;
     event.preventDefault();
     event.stopPropagation();
   });
-  $(".slider")?.addEventListener("input", (event) => go(Number(event.target.value)));
+  $(".slider")?.addEventListener("input", (event) => (ahead === null ? go : goAhead)(Number(event.target.value)));
+  $(".search")?.addEventListener("input", (event) => search(event.target.value));
   $(".speed")?.addEventListener("change", () => timer && (pause(), play()));
 
   const first = () => {
@@ -560,15 +750,26 @@ function render({ model, el }) {
       made.size();
       made.readable();
     }
+    if (film.regions.length) open(film.regions.length - 1); // there from the start, so that nothing below moves later
     dress();
     update();
   };
-  const resized = new ResizeObserver(() => cameras.forEach((made) => made.apply()));
+  const resized = new ResizeObserver(() => cameras.forEach((made) => made.resized()));
   resized.observe(view);
-  model.on("change:position", update);
+  model.on("change:position", () => {
+    ahead = null; // who moves in the backward is there
+    update();
+    if (model.get("linked")) history.replaceState(null, "", `#step=${position()}`);
+  });
+  const asLinked = () => {
+    const step = /^#step=(\d+)$/.exec(location.hash);
+    if (step && Number(step[1]) !== position()) go(Number(step[1]));
+  };
+  if (model.get("linked")) addEventListener("hashchange", asLinked);
   shown();
   if (film.count) first();
   else dress();
+  if (model.get("linked")) asLinked();
   return () => {
     clearInterval(timer);
     watcher.disconnect();
@@ -581,16 +782,20 @@ function skeleton(film) {
   const button = (name, label, inside = icon(name)) =>
     `<button type="button" data-do="${name}" aria-label="${label}" title="${label}">${inside}</button>`;
   const last = film.steps.length;
-  const ticks = film.steps
-    .map((step, i) => (step.out.some((item) => item[3]) ? `<i style="left:${((i + 1) / last) * 100}%"></i>` : ""))
-    .join("");
+  const marks = film.steps.map((step, i) => (step.out.some((item) => item[3]) ? `M${i + 1} 0v1` : "")).join("");
+  const bad = film.steps.map((step, i) => (step.out.some((item) => isBad(film.values[item[2]]) || isBad(film.values[item[1]])) ? `M${i + 1} 0v1` : "")).join("");
+  const most = film.held?.[0] ?? 0;
+  const outline = most ? `M0 1${film.held.map((n, i) => `L${i} ${(1 - n / most).toFixed(3)}`).join("")}L${last} 1Z` : "";
+  const memory = most ? `<div class="memory"><svg viewBox="0 0 ${last || 1} 1" preserveAspectRatio="none" aria-hidden="true"><path d="${outline}"/><line y1="0" y2="1"/></svg><span></span></div>` : "";
+  const ticks = `<svg viewBox="0 0 ${last || 1} 1" preserveAspectRatio="none"><path d="${marks}"/><path class="bad" d="${bad}"/></svg>`;
   const figure = (name, svg, caption, hidden) => `<figure class="${name}" ${hidden ? "hidden" : ""} tabindex="0"
       aria-label="${name === "inside" ? "inside of a region" : "graph"}; plus, minus and zero zoom">
       ${caption}<div class="canvas">${svg}</div><div class="zoom"><button type="button" data-zoom="in" aria-label="zoom in">+</button>
-      <button type="button" data-zoom="out" aria-label="zoom out">−</button><button type="button" data-zoom="fit" aria-label="show all">⤢</button></div></figure>`;
+      <button type="button" data-zoom="out" aria-label="zoom out">−</button><button type="button" data-zoom="fit" aria-label="show all">⤢</button>
+      <button type="button" data-export="svg" aria-label="save this drawing as SVG" title="save this drawing as SVG">svg</button><button type="button" data-export="png" aria-label="save this drawing as PNG" title="save this drawing as PNG">png</button></div></figure>`;
   const roots = film.roots.map((root) => escape(film.tensors[root]?.[0] ?? `%${root}`)).join(", ");
   return `<section class="view" tabindex="0" aria-label="Backward pass of ${escape(film.title)}">
-    <header><h2>${escape(film.title)}</h2><p>${film.count} action${film.count === 1 ? "" : "s"}${roots ? ` · backward from <b>${roots}</b>` : ""}</p>
+    <header><h2>${escape(film.title)}</h2><p>${film.count < film.all ? `the last ${film.count.toLocaleString("en")} of ${film.all.toLocaleString("en")}` : film.count.toLocaleString("en")} action${film.all === 1 ? "" : "s"}${roots ? ` · backward from <b>${roots}</b>` : ""}</p>
       ${button("theme", "light or dark")}</header>
     ${film.notes.map((line) => `<p class="message" role="note">${escape(line)}</p>`).join("")}
     <div class="controls" role="toolbar" aria-label="Backward pass" ${last ? "" : "hidden"}>
@@ -599,11 +804,14 @@ function skeleton(film) {
       <div class="track"><input class="slider" type="range" min="0" max="${last}" value="0" aria-label="Step of the backward pass"><div class="ticks" aria-hidden="true">${ticks}</div></div>
       <output class="count"></output>
       ${button("sum", "To the next accumulation (a)", "next Σ")}
-      <select class="speed" aria-label="Speed"><option value="2400">slow</option><option value="1200" selected>normal</option><option value="450">fast</option></select></div>
+      <button type="button" data-do="forward" aria-pressed="false" title="Play the forward, before the backward (f)">forward</button>
+      <select class="speed" aria-label="Speed"><option value="2400">slow</option><option value="1200" selected>normal</option><option value="450">fast</option></select>
+      <input class="search" type="search" placeholder="search (/)" aria-label="Search actions: words, op:tanh, name:w, line:12, nan" title="words, op:tanh, name:w, line:12, nan"></div>
+    ${last ? memory : ""}
     ${film.count ? `<div class="graphs">${figure("overview", film.graph, "", false)}
       ${film.regions.length ? figure("inside", "", '<figcaption><b></b> <span></span> <button type="button" class="collapse">collapse</button></figcaption>', true) : ""}</div>
     <div class="columns"><article class="step" aria-label="The current step"></article>
-      <div class="log-panel" tabindex="0" aria-label="The log">${film.table}</div></div>
+      <div class="log-panel" tabindex="0" aria-label="The log"><div class="found" hidden></div>${film.table}</div></div>
     <aside class="followed" hidden><h4>Followed</h4><ul class="sums"></ul></aside>` : '<p class="message">The tape is empty.</p>'}
     <div class="spoken" aria-live="polite" role="status"></div></section>`;
 }

@@ -11,6 +11,7 @@ from tapejax.view.layout import Box, place
 
 MARGIN = 26
 HEIGHT = 44
+FAR = 14  # actions: what was drawn longer ago is drawn anew, since an edge over many boxes tells nothing
 
 
 def draw(graph: Graph) -> str:
@@ -95,8 +96,7 @@ def _node(box: Box, attributes: str, kind: str, lines: list[str], spoken: str) -
             f'<rect class="fill" x="10" y="{box.height - 6}" width="0" height="3" rx="1.5" data-full="{box.width - 20:.1f}"/>'
         )
     return (
-        f'<g class="node {kind}" {attributes} transform="translate({x:.1f} {y:.1f})" role="img" '
-        f'aria-label="{escape(spoken)}"><title>{escape(spoken)}</title>'
+        f'<g class="node {kind}" {attributes} transform="translate({x:.1f} {y:.1f})" role="img"><title>{escape(spoken)}</title>'
         f'<rect class="box" width="{box.width:.1f}" height="{box.height:.0f}" rx="{round_:.0f}"/>'
         f'{"".join(heads)}{extra}<text class="norm" x="{middle:.1f}" y="{box.height + 13:.0f}"></text></g>'
     )
@@ -109,12 +109,15 @@ def _short(text: str, limit: int) -> str:
 def _actions(graph: Graph, actions: Sequence[ActionInfo]) -> str:
     picture = _Picture()
     made: dict[int, int] = {}  # by tensor, the box it comes from
+    drawn: dict[int, int] = {}  # by tensor, the action it was drawn for
     for action in actions:
         for number in dict.fromkeys(action.inputs):
             tensor = graph.tensors[number]
             # What no gradient flows to is drawn anew for each reader: a long edge would tell nothing.
-            if number not in made or (tensor.leaf and not tensor.wants_gradient):
+            unwanted = tensor.leaf and not tensor.wants_gradient
+            if number not in made or unwanted or action.index - drawn[number] > FAR:
                 made[number] = _leaf(picture, graph, number)
+                drawn[number] = action.index
         outputs = [graph.tensors[number] for number in action.outputs]
         lines = [action.op]
         if outputs:
@@ -125,6 +128,7 @@ def _actions(graph: Graph, actions: Sequence[ActionInfo]) -> str:
         for number in action.inputs:  # one for each operand: x * x has two
             picture.edges.append((made[number], box, f'data-tensor="{number}" data-reader="{action.index}"'))
         made.update(dict.fromkeys(action.outputs, box))
+        drawn.update(dict.fromkeys(action.outputs, action.index))
     return picture.svg("the graph of the tape: inputs left, results right")
 
 
@@ -134,7 +138,7 @@ def _leaf(picture: _Picture, graph: Graph, number: int) -> int:
         kind = "leaf" if tensor.wants_gradient else "leaf constant"
         spoken = f"input {tensor.label} {tensor.kind}" + ("" if tensor.wants_gradient else ", needs no gradient")
     else:
-        kind, spoken = "leaf outside", f"{tensor.label} {tensor.kind}, made by an earlier part of the tape"
+        kind, spoken = "leaf outside", f"{tensor.label} {tensor.kind}, made earlier on the tape"
     return picture.box(kind, f'data-tensor="{number}"', [tensor.label, tensor.size or "?"], spoken)
 
 

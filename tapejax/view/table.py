@@ -9,28 +9,42 @@ from tapejax.view.graph import ActionInfo, Graph, Region
 COLUMNS = ("", "op", "inputs", "outputs", "shape", "‖∇‖", "line")
 
 
-def table(graph: Graph, norms: dict[int, str]) -> str:
-    """The rows in tape order. norms: of the gradients, by tensor number."""
+def parts(graph: Graph, norms: dict[int, str]) -> tuple[str, list[str]]:
+    """The table with its regions empty, and the rows of each region, which are put in as it is opened.
+
+    norms: of the gradients, by tensor number.
+    """
     head = "".join(f'<th scope="col">{escape(column) or "#"}</th>' for column in COLUMNS)
-    rows: list[str] = []
-    regions = {region.first: (number, region) for number, region in enumerate(graph.regions)}
-    inside, region = False, Region("", 0, 0)
-    for action in graph.actions:
-        if action.index in regions:
-            number, region = regions[action.index]
-            count = region.last - region.first + 1
-            rows.append("</tbody>" * inside)
-            rows.append(
-                f'<tbody class="group"><tr data-region="{number}"><th scope="rowgroup" colspan="{len(COLUMNS)}">'
-                f'<button type="button" aria-expanded="false">{escape(region.label)}</button>'
-                f"<span>{region.first}–{region.last} · {count} action{'s' * (count > 1)}</span></th></tr></tbody>"
-                f'<tbody class="body" data-region="{number}" hidden>'
-            )
-            inside = True
-        rows.append(_row(graph, action, norms, region.label if inside else ""))
-    rows.append("</tbody>" if inside else "")
-    body = "".join(rows) if graph.regions else f"<tbody>{''.join(rows)}</tbody>"
-    return f'<table class="log"><thead><tr>{head}</tr></thead>{body}</table>'
+    if graph.regions:
+        body, first = [], graph.actions[0].index
+        rows = []
+        for number, region in enumerate(graph.regions):
+            body.append(_heading(number, region) + _empty(number))
+            inside = graph.actions[region.first - first : region.last - first + 1]
+            rows.append("".join(_row(graph, action, norms, region.label) for action in inside))
+    else:
+        body, rows = [f"<tbody>{''.join(_row(graph, action, norms, '') for action in graph.actions)}</tbody>"], []
+    return f'<table class="log"><thead><tr>{head}</tr></thead>{"".join(body)}</table>', rows
+
+
+def filled(outline: str, rows: list[str]) -> str:
+    """The table with the rows of all regions in it, open."""
+    for number, inside in enumerate(rows):
+        outline = outline.replace(_empty(number), f'<tbody class="body">{inside}</tbody>')
+    return outline
+
+
+def _heading(number: int, region: Region) -> str:
+    count = region.last - region.first + 1
+    return (
+        f'<tbody class="group"><tr data-region="{number}"><th scope="rowgroup" colspan="{len(COLUMNS)}">'
+        f'<button type="button" aria-expanded="false">{escape(region.label)}</button>'
+        f"<span>{region.first}–{region.last} · {count} action{'s' * (count > 1)}</span></th></tr></tbody>"
+    )
+
+
+def _empty(number: int) -> str:
+    return f'<tbody class="body" data-region="{number}" hidden></tbody>'
 
 
 def _row(graph: Graph, action: ActionInfo, norms: dict[int, str], said: str) -> str:

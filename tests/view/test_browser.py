@@ -155,6 +155,54 @@ def test_a_square_shows_both_terms(browser, tmp_path):
     assert watched.errors == []
 
 
+HEIGHT = "() => document.querySelector('#tape > div').shadowRoot.querySelector('.view').offsetHeight"
+
+
+@pytest.mark.parametrize("turns", [3, 40])
+def test_nothing_on_the_page_moves_from_step_to_step(browser, tmp_path, turns):
+    x = tj.tensor(np.linspace(-1, 1, 12).astype(np.float32), requires_grad=True)
+    with tj.Tape() as tape:
+        h = x
+        for _ in range(turns):
+            h = tj.numpy.tanh(h * x) + x
+        loss = tj.nn.logsumexp(h)
+    for width in (1200, 600):
+        watched = Watched(browser.new_context(viewport={"width": width, "height": 900}))
+        watched.page.goto(tape.cursor(loss).save_html(tmp_path / "steps.html").as_uri())
+        watched.page.wait_for_selector(".step h3")
+        heights = {watched.page.evaluate(HEIGHT)}
+        for _ in range(len(tape)):
+            watched.page.keyboard.press("ArrowRight")
+            heights.add(watched.page.evaluate(HEIGHT))
+        assert len(heights) == 1
+        assert watched.errors == []
+
+
+def test_what_is_left_out_is_said_on_the_page(browser, tmp_path):
+    from tapejax.view.film import film
+    from tapejax.view.html import page as page_of
+
+    x = tj.tensor(1.0, requires_grad=True)
+    with tj.Tape() as tape:
+        y = x
+        for _ in range(30):
+            y = y * 0.5 + x
+    path = tmp_path / "cut.html"
+    path.write_text(page_of(film(tape.cursor(y), limit=20)), encoding="utf-8")
+    watched = Watched(browser.new_context())
+    page = watched.page
+    page.goto(path.as_uri())
+    page.wait_for_selector(".step h3")
+    page.keyboard.press("End")
+    assert "the last 20 of 60 actions" in page.inner_text("header")
+    assert "of 60" in page.inner_text(".count")
+    page.click(f".log .tensor[data-tensor='{x.id.number}'] >> nth=-1")
+    assert "40 actions not shown" in page.inner_text(".followed")
+    assert "+ …" in page.text_content(f".overview .leaf[data-tensor='{x.id.number}'] .norm >> nth=-1")
+    assert "not complete" in page.text_content(".spoken")
+    assert watched.errors == []
+
+
 def test_long_tape_by_regions(browser, tmp_path):
     x = tj.tensor(np.linspace(-1, 1, 80).astype(np.float32).reshape(8, 10), requires_grad=True)
 
@@ -192,6 +240,177 @@ def test_long_tape_by_regions(browser, tmp_path):
     assert shown(page)["rows"] == [cursor.index]
     assert watched.errors == []
     assert watched.outside == []
+
+
+def opened(browser, path, address="", **options):
+    watched = Watched(browser.new_context(**options))
+    watched.page.goto(path.as_uri() + address)
+    watched.page.wait_for_selector(".step h3")
+    return watched
+
+
+def test_a_link_to_a_step(browser, tmp_path):
+    cursor = program()
+    path = cursor.save_html(tmp_path / "tape.html")
+    watched = opened(browser, path, "#step=3")
+    assert shown(watched.page)["position"] == 3
+    watched.page.keyboard.press("ArrowRight")
+    assert watched.page.url.endswith("#step=4")  # the address follows, to be copied
+    watched.page.evaluate("location.hash = '#step=1'")
+    watched.page.wait_for_selector(".step[data-position='1']")
+    assert opened(browser, path, "#step=999").errors == []
+    assert watched.errors == []
+
+
+def test_search_finds_by_op_name_line_and_not_finite(browser, tmp_path):
+    x = tj.tensor([4.0, 0.0], requires_grad=True)
+    with tj.Tape() as tape:
+        root = tj.numpy.sqrt(x)
+        scaled = root * 3.0
+        loss = scaled.sum()
+    watched = opened(browser, tape.cursor(loss).save_html(tmp_path / "tape.html"))
+    page = watched.page
+    found = lambda: [int(b.get_attribute("data-action")) for b in page.locator(".found button").all()]
+    for text, actions in [
+        ("sqrt", [0]), ("op:mul", [1]), ("name:root", [0, 1]), ("nan", [0]), ("zzz", []), ("op:sum name:loss", [2]),
+    ]:  # fmt: skip
+        page.keyboard.press("/")
+        page.fill(".search", text)
+        assert found() == actions, text
+        assert f"{len(actions)} of 3 actions" in page.inner_text(".found p")
+    page.fill(".search", "sqrt")
+    page.press(".search", "Enter")
+    assert shown(page)["rows"] == [0]
+    page.press(".search", "Escape")
+    assert page.is_visible(".log")
+    assert page.locator(".log tr.bad").evaluate_all("rows => rows.map((r) => r.dataset.action)") == ["0"]
+    assert page.locator(".overview .node.bad").evaluate_all("nodes => nodes.map((n) => n.dataset.action)") == ["0"]
+    assert page.get_attribute(".ticks path.bad", "d") == "M3 0v1"
+    assert watched.errors == []
+
+
+def test_the_forward_is_played_before_the_backward(browser, tmp_path):
+    watched = opened(browser, program().save_html(tmp_path / "tape.html"))
+    page = watched.page
+    page.keyboard.press("f")
+    seen = []
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+        seen += shown(page)["rows"]
+        assert "forward" in page.inner_text(".step .badge")
+    assert seen == [0, 1, 2, 3, 4]
+    assert "tanh" not in page.inner_text(".step h3")
+    page.select_option(".speed", "450")
+    page.focus(".view")
+    page.keyboard.press("Home")
+    page.keyboard.press(" ")  # forward to its end, then back to the inputs
+    page.wait_for_selector(".step[data-position='5'] .badge:not(:text('forward'))", timeout=20_000)
+    assert shown(page)["rows"] == [0]
+    assert watched.errors == []
+
+
+def test_memory_falls_as_backward_goes(browser, tmp_path):
+    x = tj.tensor(np.ones(1000, np.float32), requires_grad=True)
+    with tj.fusion(False), tj.Tape() as tape:
+        loss = (tj.numpy.tanh(x) * tj.numpy.exp(x)).sum()
+    watched = opened(browser, tape.cursor(loss).save_html(tmp_path / "tape.html"))
+    page = watched.page
+    said = [page.inner_text(".memory span")]
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+        said.append(page.inner_text(".memory span"))
+    held = [line.removeprefix("kept for the backward: ").partition(" of ")[0] for line in said]
+    assert held == [
+        "7.81 KiB",
+        "7.81 KiB",
+        "7.81 KiB",
+        "3.91 KiB",
+        "0 B",
+    ]  # tanh and exp keep what they made, the product keeps the same
+
+
+def test_the_drawing_is_saved_as_svg_and_png(browser, tmp_path):
+    watched = opened(browser, program().save_html(tmp_path / "tape.html"), accept_downloads=True)
+    page = watched.page
+    for kind, begin in (("svg", b"<svg"), ("png", b"\x89PNG")):
+        with page.expect_download() as download:
+            page.click(f".overview [data-export='{kind}']")
+        assert download.value.suggested_filename == f"tape.{kind}"
+        content = download.value.path().read_bytes()
+        assert content.startswith(begin)
+        assert len(content) > 2000
+        if kind == "svg":
+            assert content.count(b'class="node') == 7
+            assert b"tanh" in content
+    assert watched.errors == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser, tmp_path, theme):
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="needs pip install 'tapejax[browser]'"
+    ).Axe
+    watched = opened(browser, program().save_html(tmp_path / "tape.html"), color_scheme=theme, reduced_motion="reduce")
+    page = watched.page
+    for key in ("", "ArrowRight", "a", "f"):
+        if key:
+            page.keyboard.press(key)
+        found = axe().run(page).response["violations"]
+        serious = [
+            (v["id"], v["impact"], v["nodes"][0]["html"][:120], v["nodes"][0].get("failureSummary", ""))
+            for v in found
+            if v["impact"] in ("serious", "critical")
+        ]
+        assert serious == []
+
+
+def test_ten_thousand_actions(browser, tmp_path):
+    """It opens and steps; how fast is printed, and said in docs/viewer.md."""
+    x = tj.tensor(np.ones(4, np.float32), requires_grad=True)
+    with tj.fusion(False), tj.Tape() as tape:
+        h = x
+        for _ in range(3333):
+            h = tj.numpy.tanh(h * 0.9) + x
+        loss = h.sum()
+    assert len(tape) == 10_000
+    path = tape.cursor(loss).save_html(tmp_path / "long.html")
+    context = browser.new_context(viewport={"width": 1200, "height": 1000})
+    watched = Watched(context)
+    page = watched.page
+    chrome = context.new_cdp_session(page)
+    chrome.send("Performance.enable", {"timeDomain": "threadTicks"})  # the processor's time: other work is not counted
+
+    def seconds():
+        metrics = chrome.send("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    start = seconds()
+    page.goto(path.as_uri())
+    page.wait_for_selector(".step h3")
+    opening = seconds() - start
+    wall = page.evaluate("performance.now()") / 1000
+    page.evaluate(
+        """async () => {
+          const root = document.querySelector('#tape > div').shadowRoot;
+          for (let i = 0; i < 40; i++) {
+            root.querySelector('[data-do="step"]').click();
+            root.querySelector('.step').offsetHeight;
+            await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+          }
+        }"""
+    )
+    step = (seconds() - start - opening) / 40
+    print(
+        f"\n10,000 actions: opens in {opening:.2f} s of the processor ({wall:.2f} s by the clock), a step in {step * 1e3:.0f} ms"
+    )
+    assert shown(page)["position"] == 40
+    page.fill(".search", "op:tanh")
+    assert "3,333 of 10,000" in page.inner_text(".found p")
+    page.press(".search", "Escape")
+    page.keyboard.press("Tab")
+    page.locator(".slider").fill("10000")
+    assert shown(page)["rows"] == [0]
+    assert watched.errors == []
 
 
 def write_notebook(path, *cells):

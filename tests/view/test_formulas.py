@@ -27,10 +27,10 @@ class Python:
         return re.sub(r"(jnp\.\w+) \(", r"\1(", re.sub(r"(jnp\.\w+) (\w+)", r"\1(\2)", text))
 
     def ends(self, item):
-        return item not in "+-*/=,([<>|" and item != "+=" and not item.startswith("jnp.")
+        return item not in ("<=", ">=") and item not in "+-*/=,([<>|" and item != "+=" and not item.startswith("jnp.")
 
     def begins(self, item):
-        return item not in "+-*/=,)]<>|" and item != "+="
+        return item not in ("<=", ">=") and item not in "+-*/=,)]<>|" and item != "+="
 
     def space(self):
         return ""
@@ -39,7 +39,7 @@ class Python:
         return ""
 
     def leaf(self, token):
-        return {"⊙": "*", "·": "*", "σ": "jax.nn.sigmoid", "π": "jnp.pi"}.get(token, token)
+        return {"⊙": "*", "·": "*", "≥": ">=", "≤": "<=", "σ": "jax.nn.sigmoid", "π": "jnp.pi"}.get(token, token)
 
     def function(self, name):
         return {"erf": "jax.scipy.special.erf", "max": "jnp.maximum", "min": "jnp.minimum"}.get(name, f"jnp.{name}")
@@ -65,6 +65,7 @@ def evaluate(latex, **names):
         "jax.scipy.special.erf *", "jax.scipy.special.erf"
     )
     source = source.replace("jnp.log10 *", "jnp.log10").replace("jnp.log2 *", "jnp.log2")
+    source = re.sub(r"\[ ?(\w+) < (\w+) < (\w+) ?\]", r"[ \1 < \2 ] * [ \2 < \3 ]", source)
     source = re.sub(r"\[(.+?)\]", r"((\1) * 1.0)", source)  # 1 where it holds
     source = re.sub(r"\|(.+?)\|", r"jnp.abs(\1)", source)
     return eval(source, {"jnp": jnp, "jax": jax, **names})

@@ -127,16 +127,58 @@ def test_a_failing_action_ends_the_film():
     json.dumps(pages, allow_nan=False)
 
 
-def test_a_long_tape_is_cut_and_says_so():
+def halves(turns):
     x = tj.tensor(1.0, requires_grad=True)
     with tj.Tape() as tape:
         y = x
-        for _ in range(60):
+        for _ in range(turns):
             y = y * 0.5 + x
+    return tape, x, y
+
+
+def test_a_tape_of_2001_actions_is_shown_in_full():
+    tape, x, y = halves(1000)
+    with tape:
+        loss = y * 2
+    assert len(tape) == 2001
+    pages = film(tape.cursor(loss))
+    assert (pages["count"], pages["first"], pages["all"], len(pages["steps"])) == (2001, 0, 2001, 2001)
+    assert not pages["notes"]
+    assert not pages["unfinished"]
+    final = [after for step in pages["steps"] for number, _, after, _ in step["out"] if number == x.id.number][-1]
+    assert pages["values"][final]["data"][0] == pytest.approx(float(tape.backward(loss)[x]))
+    shown = set(re.findall(r'<tr data-action="(\d+)"', "".join(pages["rows"])))
+    assert shown == {str(index) for index in range(2001)}
+
+
+def test_a_longer_one_is_cut_and_says_so_wherever_it_matters():
+    tape, x, y = halves(60)
     pages = film(tape.cursor(y), limit=50)
-    assert (pages["count"], pages["first"], len(pages["steps"])) == (50, 70, 50)
+    assert (pages["count"], pages["first"], pages["all"], len(pages["steps"])) == (50, 70, 120, 50)
     assert "last 50 of 120" in pages["notes"][0]
     assert [page["action"] for page in pages["steps"]] == list(range(119, 69, -1))
+    before = tape[69].outputs[0].number  # read by action 70, made by one that is not shown
+    assert pages["unfinished"] == [x.id.number]  # what is complete is not marked
+    row = r'data-tensor="(\d+)"[^>]*>[^<]*</span></td><td class="shape">[^<]*</td><td class="norm">([^<]*)<'
+    norms = dict(re.findall(row, "".join(pages["rows"])))
+    assert str(before) not in norms
+    assert not any("…" in norm for norm in norms.values())
+    assert "last 50 of 120" in fragment(pages).partition("<script")[0]  # without scripts too
+
+
+def test_after_a_failure_sums_are_marked_as_parts():
+    class Fails(tj.TapeAction):
+        inputs = outputs = None
+
+        def backward(self, grads):
+            raise ValueError("no")
+
+    x = tj.tensor(2.0, requires_grad=True)
+    with tj.Tape() as tape:
+        tj.record(Fails())
+        loss = x * 3
+    pages = film(tape.cursor(loss))
+    assert x.id.number in pages["unfinished"]  # whatever Fails would have added to
 
 
 def test_a_tape_that_is_traced_is_refused():
@@ -176,7 +218,7 @@ def layered(layers):
 def test_regions_follow_the_code():
     tape, _ = layered(14)
     graph = graph_of(tape.actions)
-    assert [region.label for region in graph.regions] == ["layer"] * 14 + ["multiply"]
+    assert [region.label for region in graph.regions] == ["layer"] * 14 + ["loss = h * 2"]
     assert all(region.last - region.first == 2 for region in graph.regions[:-1])
     assert graph_of(tape.actions[:MANY]).regions == []
 

@@ -12,6 +12,9 @@ from typing import Any, NewType
 
 import jax.numpy as jnp
 
+from tapejax.errors import UnknownAttributeError
+from tapejax.ground import habits
+from tapejax.ground.where import user_line
 from tapejax.ops.straight import straight
 from tapejax.ops.surface.byhand import BY_HAND
 from tapejax.ops.surface.op import KeyedOp, Op, UfuncOp, parameters_of
@@ -94,6 +97,9 @@ def mirror(module: str, own: dict[str, Any]) -> tuple[Callable[[str], Any], Call
             if name in modules:
                 return importlib.import_module(f"{module}.{name}")
             if name not in names:
+                fix = None if name.startswith("_") else habits.of_name(name, {})
+                if fix is not None:
+                    raise UnknownAttributeError(f"module {module!r} has no attribute {name!r}", at=user_line(), fix=fix)
                 raise AttributeError(f"module {module!r} has no attribute {name!r}")
             own[name] = made(module, name)
             return own[name]
