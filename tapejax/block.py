@@ -40,6 +40,7 @@ from tapejax.errors import ArgumentError
 from tapejax.fused import Backward, Forward, backward_of, forward_of
 from tapejax.gradients import Gradients
 from tapejax.layout import MAX_PROGRAMS, Layout, layout_of, result_slot, run_each, trim
+from tapejax.placement import Shardings, pick, shardings_of
 from tapejax.plan import Failed, OpAction
 from tapejax.stepwise import Place
 from tapejax.tape import Composite, Request, Tape, TensorId
@@ -222,6 +223,12 @@ class Block(Composite):
         sealed = self.seal()
         return sealed.kept_by(index, sealed.now)
 
+    def shardings_for(self, index: int) -> Shardings:
+        """Those that the gradients of a call's inputs are to have."""
+        sealed = self.seal()
+        shardings = sealed.now.shardings
+        return None if shardings is None else pick(shardings, [~slot for slot in sealed.layout.calls[index].ids])
+
     def reads(self) -> list[int]:
         return list(self.seal().owners().values())
 
@@ -370,9 +377,10 @@ class Outcome:
     forward: how it ran, and kept: what backward reads (see Forward); None once actions have it.
     results: values that were computed, places: where they are, by slot; gone when they are handed out.
     errors: by slot of a result that could not be computed, why.
+    shardings: of what is from outside, once it ran: its gradients are to have the same.
     """
 
-    __slots__ = ("errors", "forward", "inputs", "kept", "order", "owners", "places", "results", "state")
+    __slots__ = ("errors", "forward", "inputs", "kept", "order", "owners", "places", "results", "shardings", "state")
 
     def __init__(self, state: str, owners: list[Any], order: tuple[int, ...], inputs: Sequence[Tensor] = ()) -> None:
         self.state, self.owners, self.order, self.inputs = state, owners, order, inputs
@@ -381,6 +389,7 @@ class Outcome:
         self.results: list[Any] = []
         self.places: dict[int, int] = {}
         self.errors: dict[int, Exception] = {}
+        self.shardings: Shardings = None
 
 
 class Sealed:
@@ -516,6 +525,7 @@ class Sealed:
             ran = Outcome(RAN, owners, order)
             ran.forward, ran.kept = forward, forward.to_keep(results, inputs)
             ran.places, ran.results, ran.errors = forward.places, results, errors
+            ran.shardings = shardings_of(inputs)
             self.now = now = ran if self.now is now else self.now
             if now is ran:
                 for index, action in live.items():
@@ -572,7 +582,7 @@ class Sealed:
         values = self._read_by(backward)
         if values is None:
             return None
-        gradients = backward.run(values, cts)
+        gradients = backward.run(values, cts, self.now.shardings)
         if alone:
             self.use_up()
         return gradients

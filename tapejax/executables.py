@@ -23,6 +23,7 @@ from tapejax.where import user_line
 next_use: Callable[[], int] = itertools.count(1).__next__
 PROGRAM_BYTES = 1_600_000
 START_BYTES = 128 << 20
+MAX_LAYOUTS = 16  # ways in which the results of one program are laid out over devices
 STALL = 1.0  # seconds that need a word
 log = logging.getLogger("tapejax")
 
@@ -33,10 +34,20 @@ class Executable:
     describe: gives the names of the calls in it, and why they were compiled together; None for a single op.
     """
 
-    __slots__ = ("__weakref__", "_dropped", "_function", "_jitted", "describe", "last_use", "name", "seconds")
+    __slots__ = (
+        "__weakref__", "_dropped", "_function", "_jitted", "_laid_out", "_out_shardings", "describe", "last_use", "name", "seconds",
+    )  # fmt: skip
 
-    def __init__(self, function: Callable[..., Any], name: str, describe: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        describe: Callable[[], Any] | None = None,
+        out_shardings: Any = None,
+    ) -> None:
         self._function, self.name, self.describe = function, name, describe
+        self._out_shardings = out_shardings
+        self._laid_out: dict[Any, Executable] = {}  # the same with results that are laid out, by their shardings
         self._jitted: Any = None
         self._dropped = False
         self.last_use = 0
@@ -44,7 +55,22 @@ class Executable:
 
     @property
     def is_compiled(self) -> bool:
-        return self._jitted is not None
+        return self._jitted is not None or any([one.is_compiled for one in self._laid_out.values()])
+
+    def laid_out(self, shardings: Any, of_results: Callable[[Any], Any] = tuple) -> Executable:
+        """The same function, whose results have these shardings (None: no matter which).
+
+        of_results: from a tuple of them to the structure of its results.
+        """
+        if shardings is None:
+            return self
+        found = self._laid_out.get(shardings)
+        if found is None:
+            if len(self._laid_out) >= MAX_LAYOUTS:
+                self._laid_out.clear()
+            found = Executable(self._function, self.name, self.describe, of_results(shardings))
+            self._laid_out[shardings] = found
+        return found
 
     def __call__(self, *args: Any) -> Any:
         jitted = self._jitted
@@ -67,7 +93,9 @@ class Executable:
         function = self._function
         named = lambda *args: function(*args)
         named.__name__ = named.__qualname__ = self.name  # what profilers and XLA dumps show
-        return jax.jit(named, inline=compat.INLINE)
+        if self._out_shardings is None:
+            return jax.jit(named, inline=compat.INLINE)
+        return jax.jit(named, inline=compat.INLINE, out_shardings=self._out_shardings)
 
     def drop(self) -> None:
         """Let go of what was compiled. A call that is under way still has it."""

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from tapejax.accumulation import accumulate
 from tapejax.executables import Executable
 from tapejax.layout import MAX_PROGRAMS, Call, Layout, run_all, trim
+from tapejax.placement import Shardings, pick, shardings_of
 from tapejax.plan import zeros_for
 from tapejax.policy import Together
 
@@ -112,9 +113,14 @@ class Backward:
                 touched.update(dict.fromkeys(call.ids))
         return list(touched)
 
-    def run(self, values: list[Any], cts: list[Any]) -> list[Any]:
-        """The gradients of `outputs`; values: those of `read`."""
-        return self.together.run(self.program, values, self.without_ones(cts))
+    def run(self, values: list[Any], cts: list[Any], shardings: Shardings) -> list[Any]:
+        """The gradients of `outputs`; values: those of `read`; shardings: of what is from outside."""
+        program = self.program.laid_out(self.pick(shardings), list)
+        return self.together.run(program, values, self.without_ones(cts))
+
+    def pick(self, shardings: Shardings) -> Shardings:
+        """Those of its outputs, from those of what is from outside."""
+        return None if shardings is None else pick(shardings, [~slot for slot in self.outputs])
 
     def read_from(self, forward: Forward, kept: list[Any]) -> list[Any]:
         """The values of `read`, from what a forward kept."""
@@ -154,6 +160,10 @@ class Backward:
         return [sums[slot] for slot in self.outputs]
 
 
+def _after_results(shardings: tuple[Any, ...]) -> tuple[Any, ...]:
+    return None, list(shardings)
+
+
 class Both:
     """Forward and backward of a structure as one program. results: the slots of the values that it returns."""
 
@@ -180,7 +190,8 @@ class Both:
 
     def run(self, inputs: list[Any], cts: list[Any]) -> tuple[list[Any], list[Any]]:
         """The values of `results`, and the gradients of the backward's outputs."""
-        return self.together.run(self.program, inputs, self.backward.without_ones(cts))
+        program = self.program.laid_out(self.backward.pick(shardings_of(inputs)), _after_results)
+        return self.together.run(program, inputs, self.backward.without_ones(cts))
 
 
 def backward_of(layout: Layout, present: Any, ones: Any, targets: Any, leading: Any) -> Backward:

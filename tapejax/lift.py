@@ -23,6 +23,7 @@ from tapejax import compat
 from tapejax.block import LIMIT, Block, fusion
 from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError, explain
 from tapejax.layout import forget, result_slot
+from tapejax.placement import shardings_of
 from tapejax.plan import OpAction, Plan
 from tapejax.program import Eqn
 from tapejax.reverse import Options
@@ -394,7 +395,8 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
         kept = plan.keep((*values, *results))
         if manner is not None:
             kept = manner.pack(plan, tensors, kept)
-        action = OpAction(plan, [tensor.id for tensor in tensors], numbers, kept, where, tape.epoch)
+        shardings = shardings_of(plan.pick_wrt(values))
+        action = OpAction(plan, [tensor.id for tensor in tensors], numbers, kept, where, tape.epoch, shardings)
         tape.append(action)
     return packed(plan, results, numbers, action)
 

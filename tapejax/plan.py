@@ -15,6 +15,7 @@ from tapejax import compat
 from tapejax.errors import ConsumedTapeError, UnknownLengthError, explain
 from tapejax.executables import Executable
 from tapejax.packed import force
+from tapejax.placement import Shardings
 from tapejax.policy import Part
 from tapejax.program import Program
 from tapejax.reverse import Options, Reversed, reverse
@@ -191,6 +192,10 @@ class Jitted(Part):
             return self.run(*values)
         return self.compiled(*values)
 
+    def laid_out(self, shardings: Any) -> Callable[..., Any]:
+        """The same, whose results have these shardings."""
+        return self if shardings is None else self.compiled.laid_out(shardings)
+
 
 class Failed:
     """Stands for what a call would have kept, had it not failed when it ran."""
@@ -207,7 +212,7 @@ class OpAction(TapeAction):
     block, index: the block that noted the call, if any, and which of its calls it was.
     """
 
-    __slots__ = ("__weakref__", "_kept", "block", "epoch", "index", "inputs", "numbers", "plan", "where")
+    __slots__ = ("__weakref__", "_kept", "_shardings", "block", "epoch", "index", "inputs", "numbers", "plan", "where")
     reachable = True  # its outputs' identities keep it alive: an ambient tape may hold it weakly
 
     plan: Plan
@@ -216,8 +221,9 @@ class OpAction(TapeAction):
     numbers: tuple[int, ...]
     _kept: tuple[Any, ...] | None
 
-    def __init__(self, plan, inputs, numbers, kept, where, epoch):
+    def __init__(self, plan, inputs, numbers, kept, where, epoch, shardings=None):
         self.block, self.index = None, 0
+        self._shardings = shardings
         self.plan, self.inputs, self.numbers, self._kept = plan, inputs, numbers, kept
         self.where, self.epoch = where, epoch
 
@@ -231,6 +237,11 @@ class OpAction(TapeAction):
         if type(self._kept) is Failed:
             raise self._kept.error
         return self._kept
+
+    @property
+    def shardings(self) -> Shardings:
+        """Those that the gradients of its inputs are to have."""
+        return self._shardings if self.block is None else self.block.shardings_for(self.index)
 
     @property
     def outputs(self) -> tuple[TensorId, ...]:
@@ -296,7 +307,8 @@ class OpAction(TapeAction):
                 fix="run the forward again, or keep the tape with backward(..., retain_tape=True)",
             )
         kept = [force(value) for value in kept]
-        for id, gradient in zip(self.differentiable_inputs(), plan.backward(*kept, *cts), strict=True):
+        pull = plan.backward.laid_out(self.shardings)
+        for id, gradient in zip(self.differentiable_inputs(), pull(*kept, *cts), strict=True):
             grads.add(id.number, gradient)
 
     def differentiable_inputs(self) -> list[TensorId]:

@@ -1,0 +1,111 @@
+"""Where gradients and moved values lie, on 8 virtual devices. Run by test_places.py: jax counts devices when it starts.
+
+Each case prints `ok NAME` or what went wrong.
+"""
+
+import traceback
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import tapejax as tj
+import tapejax.numpy as tnp
+
+MESH = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+ROWS, COLUMNS, WHOLE = (NamedSharding(MESH, spec) for spec in (P("d"), P(None, "d"), P()))
+W, V = np.linspace(-1, 1, 128).astype("f").reshape(8, 16), np.linspace(1, -1, 128).astype("f").reshape(16, 8)
+X = np.linspace(0, 1, 128).astype("f").reshape(16, 8)
+
+
+def loss(n, x, w, v):
+    return (n.tanh(x @ w) @ v).mean()
+
+
+def lies(array, sharding):
+    assert array.sharding.is_equivalent_to(sharding, array.ndim), f"{array.sharding} instead of {sharding}"
+
+
+def check_gradients(gradients, w, v):
+    expected = jax.grad(lambda w, v: loss(jnp, X, w, v), argnums=(0, 1))(W, V)
+    for found, true, sharding in zip(gradients, expected, (ROWS, COLUMNS), strict=True):
+        np.testing.assert_allclose(np.asarray(found), true, atol=1e-6)
+        lies(found, sharding)
+
+
+def laid_out():
+    w, v = jax.device_put(W, ROWS), jax.device_put(V, COLUMNS)
+    return tj.tensor(w, requires_grad=True), tj.tensor(v, requires_grad=True), tj.tensor(jax.device_put(X, ROWS))
+
+
+def gradients_lie_where_parameters_do():
+    for _ in range(2):
+        w, v, x = laid_out()
+        grads = tj.backward(loss(tnp, x, w, v), wrt=[w, v])
+        check_gradients((grads[w], grads[v]), w, v)
+
+
+def gradients_of_a_forward_that_was_looked_at():
+    for _ in range(2):
+        w, v, x = laid_out()
+        h = tnp.tanh(x @ w)
+        assert h.value.shape == (16, 16)
+        grads = tj.backward((h @ v).mean())
+        check_gradients((grads[w], grads[v]), w, v)
+
+
+def gradients_op_by_op():
+    with tj.fusion(False):
+        w, v, x = laid_out()
+        grads = tj.backward(loss(tnp, x, w, v))
+        check_gradients((grads[w], grads[v]), w, v)
+
+
+def gradients_with_the_tape_retained():
+    w, v, x = laid_out()
+    with tj.Tape() as tape:
+        root = loss(tnp, x, w, v)
+        grads = tape.backward(root, retain_tape=True)
+        check_gradients((grads[w], grads[v]), w, v)
+        check_gradients(tuple(map(tj.backward(root, tape=tape).get, (w, v))), w, v)
+
+
+def gradients_that_are_recorded():
+    w, v, x = laid_out()
+    grads = tj.backward(loss(tnp, x, w, v), wrt=[w, v], create_graph=True)
+    check_gradients((grads[w].value, grads[v].value), w, v)
+
+
+def gradients_of_a_transform():
+    w, v, x = laid_out()
+    found = tj.grad(lambda w, v: loss(tnp, x, w, v), argnums=(0, 1))(w.value, v.value)
+    check_gradients(found, w, v)
+
+
+def the_same_structure_in_another_layout():
+    for sharding in (ROWS, COLUMNS, WHOLE, ROWS):
+        w = tj.tensor(jax.device_put(W, sharding), requires_grad=True)
+        lies(tj.backward((w * w).sum(), wrt=w)[w], sharding)
+
+
+CASES = [
+    gradients_lie_where_parameters_do,
+    gradients_of_a_forward_that_was_looked_at,
+    gradients_op_by_op,
+    gradients_with_the_tape_retained,
+    gradients_that_are_recorded,
+    gradients_of_a_transform,
+    the_same_structure_in_another_layout,
+]
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        try:
+            case()
+            print("ok", case.__name__, flush=True)
+        except Exception as error:
+            at = traceback.extract_tb(error.__traceback__)[1]
+            print("FAILED", case.__name__, f"line {at.lineno}", type(error).__name__, str(error)[:600], flush=True)

@@ -1,0 +1,23 @@
+"""Scripts that need more than one device, or more than one process: jax counts them when it starts."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def environment(devices: int) -> dict[str, str]:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+
+
+def lines_of(module: str, *args: str, devices: int = 8, timeout: int = 300) -> list[str]:
+    """What a module of the tests prints on virtual devices; it must end well."""
+    command = [sys.executable, "-m", module, *args]
+    done = subprocess.run(
+        command, env=environment(devices), cwd=ROOT, capture_output=True, text=True, timeout=timeout
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
