@@ -95,6 +95,53 @@ def source_frames(source_info: Any) -> list[tuple[str, int]]:
     return [(frame.file_name, frame.line_num) for frame in getattr(traceback, "frames", ())]
 
 
+class MadeAt:
+    """What is traced inside comes from these frames, and has these names: what profilers and XLA dumps show.
+
+    jax's own context manager also rewrites what is raised inside; this one lets it pass as it is.
+    """
+
+    __slots__ = ("_context",)
+
+    def __init__(self, traceback: Any, names: Any) -> None:
+        self._context = source_info_util.user_context(traceback, name_stack=names)
+
+    def __enter__(self) -> None:
+        self._context.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._context.__exit__(None, None, None)
+
+
+source_now: Callable[[], Any] = source_info_util.current
+no_names_yet: Callable[[], Any] = source_info_util.reset_name_stack
+named: Callable[[str], Any] = source_info_util.extend_name_stack
+derived: Callable[[str], Any] = source_info_util.transform_name_stack
+
+
+def source_of(sources: Sequence[Any]) -> Any:
+    """One source of an equation that was opened from calls, from its own and theirs, inside out: all names, one line."""
+    found = next(filter(source_line, sources), sources[0])
+    names = source_info_util.new_name_stack()
+    for source in reversed(sources):
+        names = names + source.name_stack
+    return found.replace(name_stack=names)
+
+
+def made_at(source: Any) -> MadeAt:
+    """As what was made at this source, within the names that are in force."""
+    return MadeAt(source.traceback, source_info_util.current_name_stack() + source.name_stack)
+
+
+def made_by_going_back(source: Any) -> MadeAt:
+    """As the derivative of what was made at this source: `outer/backward(layer)`."""
+    here, there = source_info_util.current_name_stack(), source.name_stack
+    common = 0
+    while common < len(here) and here[: common + 1] == there[: common + 1]:
+        common += 1
+    return MadeAt(source.traceback, here[:common].transform("backward") + there[common:])
+
+
 with jax.core.eval_context():  # whoever imports us may be tracing
     _NO_TRACE = jex_core.get_opaque_trace_state()
 

@@ -190,7 +190,8 @@ class Recorder:
         self.places = [i for i, leaf in enumerate(leaves) if is_tensor(leaf) or (is_data(leaf) and not static[i])]
         self.kinds = [leaf._kind if is_tensor(leaf) else None for leaf in leaves]
         self.rest = [None if i in self.places else leaf for i, leaf in enumerate(leaves)]
-        self.op: Lifted = lift(self._flat, name=jitted.name)
+        flat = functools.wraps(jitted.function)(lambda *values: self._flat(*values))
+        self.op: Lifted = lift(flat, name=jitted.name)
         self.out_structure: Any = None
         self.out_kinds: list[Any] = []
         self.marks: tuple[int, ...] = ()

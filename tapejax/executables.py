@@ -24,6 +24,7 @@ next_use: Callable[[], int] = itertools.count(1).__next__
 PROGRAM_BYTES = 1_600_000
 START_BYTES = 128 << 20
 MAX_LAYOUTS = 16  # ways in which the results of one program are laid out over devices
+NAMED = 4  # calls in the name of a program
 STALL = 1.0  # seconds that need a word
 log = logging.getLogger("tapejax")
 
@@ -88,11 +89,20 @@ class Executable:
         shelf.tell_of(self)
         return results
 
+    @property
+    def full_name(self) -> str:
+        """What profilers and XLA dumps show: what it does, and of what."""
+        if self.describe is None:
+            return self.name
+        calls = self.describe()[0]
+        few = calls if len(calls) <= NAMED else [*calls[: NAMED - 1], f"{len(calls) - NAMED + 1}_more"]
+        return "_".join([self.name, "of", *few])
+
     def _new(self) -> Any:
         # A function of its own each time: jax keeps what it compiled for as long as the function lives.
         function = self._function
         named = lambda *args: function(*args)
-        named.__name__ = named.__qualname__ = self.name  # what profilers and XLA dumps show
+        named.__name__ = named.__qualname__ = self.full_name
         if self._out_shardings is None:
             return jax.jit(named, inline=compat.INLINE)
         return jax.jit(named, inline=compat.INLINE, out_shardings=self._out_shardings)

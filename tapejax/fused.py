@@ -11,6 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from tapejax import compat
 from tapejax.accumulation import accumulate
 from tapejax.executables import Executable
 from tapejax.layout import MAX_PROGRAMS, Call, Layout, run_all, trim
@@ -155,7 +156,9 @@ class Backward:
             plan, kept = call.plan, [env[slot] for slot in call.kept]
             out_cts = [sums.get(slot) for slot in call.outputs]
             filled = [zeros_for(k.aval) if ct is None else ct for ct, k in zip(out_cts, plan.out_kinds, strict=True)]
-            for slot, gradient in zip(call.ids, plan.backward(*kept, *filled), strict=True):
+            with compat.derived("backward"):
+                gradients = plan.backward(*kept, *filled)
+            for slot, gradient in zip(call.ids, gradients, strict=True):
                 accumulate(sums, slot, gradient)
         return [sums[slot] for slot in self.outputs]
 

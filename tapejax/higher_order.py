@@ -75,7 +75,8 @@ def step(action: TapeAction, grads: Gradients, *, through: bool = True, lanes: i
     else:
         which, operands = "kept", _kept(action, kept)
     shardings = action.shardings if lanes is None else None
-    found = _apply(plan, which, lanes, [*operands, *filled], action.where, shardings)
+    with action.going_back():
+        found = _apply(plan, which, lanes, [*operands, *filled], action.where, shardings)
     for id, gradient in zip(action.differentiable_inputs(), found, strict=True):
         grads.add(id.number, gradient)
 

@@ -30,7 +30,7 @@ from tapejax.reverse import Options
 from tapejax.stepwise import Recorder
 from tapejax.tape import TensorId, current_scope, next_number
 from tapejax.tensor import Tensor, Tracer, array_of, make, with_id
-from tapejax.where import line_of, user_frame, user_line
+from tapejax.where import is_of_jax, line_of, user_frame, user_line
 
 is_tensor = lambda leaf: isinstance(leaf, Tensor)
 _x64, _device, _precision = jax.enable_x64, jax.default_device, jax.default_matmul_precision
@@ -250,12 +250,6 @@ def name_after(wrapper: Callable[..., Any], function: Callable[..., Any]) -> Non
     wrapper.__signature__ = _VALUES  # type: ignore[attr-defined]
 
 
-def is_of_jax(function: Callable[..., Any]) -> bool:
-    """Whether it is one of jax's own, or one that we wrote around these."""
-    module = getattr(function, "__module__", None) or type(function).__module__
-    return module.split(".")[0] in ("jax", "jaxlib", "numpy", "tapejax")
-
-
 def _shown(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> str:
     """Options without which a line of the tape says too little: the exponent of a power, the axis of a sum."""
     if not any([isinstance(value, (int, tuple)) for value in (*args, *kwargs.values())]):
@@ -396,7 +390,9 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
         if manner is not None:
             kept = manner.pack(plan, tensors, kept)
         shardings = shardings_of(plan.pick_wrt(values))
-        action = OpAction(plan, [tensor.id for tensor in tensors], numbers, kept, where, tape.epoch, shardings)
+        source = compat.source_now() if compat.is_staged(values) else None
+        ids = [tensor.id for tensor in tensors]
+        action = OpAction(plan, ids, numbers, kept, where, tape.epoch, shardings, source)
         tape.append(action)
     return packed(plan, results, numbers, action)
 

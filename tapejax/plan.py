@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
@@ -23,7 +24,7 @@ from tapejax.stepwise import Place
 from tapejax.tape import TapeAction, TensorId
 from tapejax.tensor import Kind
 from tapejax.tracing import trace
-from tapejax.where import line_of
+from tapejax.where import is_of_jax, line_of
 
 _tree = jax.tree_util
 _x64 = jax.enable_x64
@@ -57,6 +58,11 @@ class Plan:
         self.examples = list(avals)
         program, self.structure = trace(function, avals, ignore_custom_rules=options.ignore_custom_rules)
         self.flat_program = program
+        inner = inspect.unwrap(function)
+        if is_of_jax(inner) and not isinstance(getattr(inner, "__self__", None), Program):
+            # One of jax's own, and no program of the user's: the line to show is that of each call.
+            for eqn in program.eqns:
+                eqn.located = False
         self.steps_cache: dict[Any, Any] = {}
         self.wrt = tuple(wrt)
         self.n_in, self.n_out = len(avals), len(program.outputs)
@@ -85,7 +91,7 @@ class Plan:
             self.effects or self.draws or not self.n_out or (self.records and self.stepwise)
         )  # is not just noted
         self.bare = self.n_out == 1 and self.structure == _LEAF  # returns an array, not a tuple or dict of them
-        self.forward = Jitted(self._run_forward, name, program)
+        self.forward = Jitted(self._run_forward, name, program, name)
         self.n_bytes = sum([aval.size * getattr(aval.dtype, "itemsize", 8) for aval in program.out_avals])
 
     def _differentiate(self, program: Program) -> int:
@@ -111,7 +117,7 @@ class Plan:
         if n_extra:
             chosen += [i for i in range(self.n_in) if i not in reversed_.saves_in]
         self.keep = _picker(chosen)
-        self.backward = Jitted(self._run_backward, f"{self.name}_backward", program, times=2)
+        self.backward = Jitted(self._run_backward, f"{self.name}_backward", program, self.name, times=2)
         return n_extra
 
     def under(self, settings: compat.Settings, tensors: Sequence[Any]) -> Plan:
@@ -173,24 +179,32 @@ class Jitted(Part):
     There its equations go straight into that program, which is quicker than to trace them apart and
     then copy them. Only what is long, or has programs inside, is traced apart the second time it comes.
 
+    scope: what its equations are named within a larger program.
     times: how many equations it has for each one of the program.
     """
 
-    __slots__ = ("apart", "long", "run")
+    __slots__ = ("apart", "long", "run", "scope")
 
     LONG = 8  # equations; measured: from there on copying them is quicker than running the rules again
 
-    def __init__(self, run: Callable[..., Any], name: str, program: Program, times: int = 1):
+    def __init__(self, run: Callable[..., Any], name: str, program: Program, scope: str, times: int = 1):
         super().__init__(times * len(program.eqns), Executable(run, name))
         self.run = run
+        self.scope = scope if times * len(program.eqns) > 1 else ""  # an equation has its own name
         self.long = len(program.eqns) > self.LONG or any(compat.has_subjaxprs(eqn.params) for eqn in program.eqns)
         self.apart = False
 
     def __call__(self, *values: Any) -> Any:
-        if compat.is_staged(values) and not self.apart:
-            self.apart = self.long
-            return self.run(*values)
+        if compat.is_staged(values):
+            with compat.named(self.scope) if self.scope else compat.NO_CONTEXT:
+                return self._traced(*values)
         return self.compiled(*values)
+
+    def _traced(self, *values: Any) -> Any:
+        if self.apart:
+            return self.compiled(*values)
+        self.apart = self.long
+        return self.run(*values)
 
     def laid_out(self, shardings: Any) -> Callable[..., Any]:
         """The same, whose results have these shardings."""
@@ -210,9 +224,12 @@ class OpAction(TapeAction):
     """What a lifted op leaves on the tape.
 
     block, index: the block that noted the call, if any, and which of its calls it was.
+    source: within a trace, jax's own account of the call: its frames and named scopes.
     """
 
-    __slots__ = ("__weakref__", "_kept", "_shardings", "block", "epoch", "index", "inputs", "numbers", "plan", "where")
+    __slots__ = (
+        "__weakref__", "_kept", "_shardings", "block", "epoch", "index", "inputs", "numbers", "plan", "source", "where",
+    )  # fmt: skip
     reachable = True  # its outputs' identities keep it alive: an ambient tape may hold it weakly
 
     plan: Plan
@@ -221,9 +238,9 @@ class OpAction(TapeAction):
     numbers: tuple[int, ...]
     _kept: tuple[Any, ...] | None
 
-    def __init__(self, plan, inputs, numbers, kept, where, epoch, shardings=None):
+    def __init__(self, plan, inputs, numbers, kept, where, epoch, shardings=None, source=None):
         self.block, self.index = None, 0
-        self._shardings = shardings
+        self._shardings, self.source = shardings, source
         self.plan, self.inputs, self.numbers, self._kept = plan, inputs, numbers, kept
         self.where, self.epoch = where, epoch
 
@@ -283,8 +300,12 @@ class OpAction(TapeAction):
         self._kept = self.block = None
 
     def backward(self, grads) -> None:
-        with self.plan.settings.hold():  # as they were in the forward
+        with self.plan.settings.hold(), self.going_back():  # as they were in the forward
             self._pull(grads)
+
+    def going_back(self) -> AbstractContextManager[Any]:
+        """What is traced inside is the derivative of the line that it came from."""
+        return compat.NO_CONTEXT if self.source is None else compat.made_by_going_back(self.source)
 
     def _pull(self, grads) -> None:
         sums = grads._sums
