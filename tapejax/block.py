@@ -40,7 +40,7 @@ from tapejax.errors import ArgumentError
 from tapejax.fused import Backward, Forward, backward_of, forward_of
 from tapejax.gradients import Gradients
 from tapejax.layout import MAX_PROGRAMS, Layout, layout_of, result_slot, run_each, trim
-from tapejax.placement import Shardings, pick, shardings_of
+from tapejax.placement import Shardings, devices_of, pick, several_devices, shardings_of
 from tapejax.plan import Failed, OpAction
 from tapejax.stepwise import Place
 from tapejax.tape import Composite, Request, Tape, TensorId
@@ -136,7 +136,7 @@ class Block(Composite):
     """
 
     __slots__ = (
-        "__weakref__", "brought", "calls", "closed", "device", "epoch", "home", "lock", "logged", "outside", "precision",
+        "__weakref__", "brought", "calls", "closed", "device", "devices", "epoch", "home", "lock", "logged", "outside", "precision",
         "promotion", "ranks", "sealed", "settings", "weak", "x64",
     )  # fmt: skip
 
@@ -156,6 +156,7 @@ class Block(Composite):
             settings.x64, settings.precision, settings.promotion, settings.ranks,
         )  # fmt: skip
         self.device = jax.default_device.value
+        self.devices: Any = None  # those to which what it reads is bound
 
     # -- noting: by the owner of the tape only ----------------------------------------------------------
 
@@ -178,12 +179,23 @@ class Block(Composite):
                 if isinstance(value, Tracer):
                     return None
                 _CONCRETE.add(type(value))
+            if several_devices() and not self.is_at(value):
+                return None
             slot = ~len(brought)
             brought.append(tensor)
             if brought[~slot] is not tensor:  # another op was noted in between, by a signal handler or a finalizer
                 slot = ~next(place for place, one in enumerate(brought) if one is tensor)
             slot = outside.setdefault(handle, slot)
         return slot if brought[~slot]._value is value else None
+
+    def is_at(self, value: Any) -> bool:
+        """Whether a value may be read by the same program as the others: it is bound to no other devices than they."""
+        devices = devices_of(value)
+        if devices is None:
+            return True
+        if self.devices is None:
+            self.devices = devices
+        return self.devices == devices
 
     def missed(self, call: tuple[Any, ...]) -> bool:
         """Whether a call was noted too late, while the block was being sealed."""

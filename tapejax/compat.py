@@ -227,6 +227,14 @@ def draws_numbers(eqns: Iterable[Any]) -> bool:
     return any(eqn.primitive in _RANDOM for eqn in _all_equations(eqns))
 
 
+def moves(eqns: Iterable[Any]) -> bool:
+    """Whether equations put values on other devices: a compiled program runs on those that it was given."""
+    places = [
+        place for eqn in eqns if eqn.primitive is jex_core.primitives.device_put_p for place in eqn.params["devices"]
+    ]
+    return any([isinstance(place, (jax.Device, jax.sharding.Sharding)) for place in places])
+
+
 def calls_host(eqns: Iterable[Any]) -> bool:
     """Whether equations call back into Python when they run."""
     return any(eqn.primitive in _host_calls() for eqn in _all_equations(eqns))

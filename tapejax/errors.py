@@ -213,6 +213,10 @@ class ArgumentError(TapejaxError, TypeError, ValueError):
     """An argument of the wrong kind."""
 
 
+class DevicesError(TapejaxError, ValueError):
+    """The operands of an op are on different devices."""
+
+
 class ClosureError(TapejaxError, RuntimeError):
     """A function given to lax.scan and the like reads recorded Tensors in a way that cannot be followed."""
 

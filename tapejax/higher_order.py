@@ -125,18 +125,20 @@ def _apply(
             n_operands = len(tensors) - plan.n_out
             function = jax.vmap(function, in_axes=(None,) * n_operands + (0,) * plan.n_out)
         if shardings is not None:
-            function = _laid_out(function, shardings)
+            function = _laid_out(function, shardings, plan.moves)
         op = Lifted(function, f"{plan.name}_backward", set(), set(), plan.options)
         plan.steps_cache[which, mapped, shardings] = op
     return op.at(where, tensors)
 
 
-def _laid_out(function: Callable[..., Any], shardings: tuple[Any, ...]) -> Callable[..., Any]:
+def _laid_out(function: Callable[..., Any], shardings: tuple[Any, ...], moves: bool) -> Callable[..., Any]:
     def backward(*arguments):
         return tuple([laid_out(ct, sharding) for ct, sharding in zip(function(*arguments), shardings, strict=True)])
 
     def laid_out(ct, sharding):
-        return ct if sharding is None else jax.lax.with_sharding_constraint(ct, sharding)
+        if sharding is None:
+            return ct
+        return jax.device_put(ct, sharding) if moves else jax.lax.with_sharding_constraint(ct, sharding)
 
     return backward
 

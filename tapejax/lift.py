@@ -21,9 +21,9 @@ import numpy as np
 
 from tapejax import compat
 from tapejax.block import LIMIT, Block, fusion
-from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError, explain
+from tapejax.errors import ArgumentError, DevicesError, TensorConversionError, UnknownLengthError, explain
 from tapejax.layout import forget, result_slot
-from tapejax.placement import shardings_of
+from tapejax.placement import are_apart, devices_of, shardings_of
 from tapejax.plan import OpAction, Plan
 from tapejax.program import Eqn
 from tapejax.reverse import Options
@@ -355,7 +355,7 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
                 fix="run it eagerly on concrete values, outside of jit, vmap and shard_map, or use lax.scan",
             )
         return run_stepwise(plan, tensors)
-    if scope.manner is not None or not fusion.enabled or plan.effects or not plan.n_out:
+    if scope.manner is not None or not fusion.enabled or plan.effects or plan.moves or not plan.n_out:
         if plan.effects and scope.tape.block is not None:
             scope.tape.block.flush()  # so that a callback may look at whatever was computed before
         return run_now(plan, tensors, scope, where)
@@ -369,6 +369,8 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
 def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> Any:
     """Run a plan's forward at once: on tracers, for its effects, or because nothing is to be deferred."""
     values = [tensor.value for tensor in tensors]
+    if are_apart(values) and not plan.moves:
+        raise _apart(plan, tensors, values)
     if plan.settings is not compat.Settings.now():
         plan = plan.under(compat.Settings.now(), tensors)
     if plan.waits and not compat.is_tracing():
@@ -389,12 +391,28 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
         kept = plan.keep((*values, *results))
         if manner is not None:
             kept = manner.pack(plan, tensors, kept)
-        shardings = shardings_of(plan.pick_wrt(values))
+        shardings = (_all_shardings if plan.moves else shardings_of)(plan.pick_wrt(values))
         source = compat.source_now() if compat.is_staged(values) else None
         ids = [tensor.id for tensor in tensors]
         action = OpAction(plan, ids, numbers, kept, where, tape.epoch, shardings, source)
         tape.append(action)
     return packed(plan, results, numbers, action)
+
+
+def _all_shardings(values: Sequence[Any]) -> Any:
+    """Where values lie that are moved: there their gradients go."""
+    return None if any([isinstance(value, Tracer) for value in values]) else tuple([value.sharding for value in values])
+
+
+def _apart(plan: Plan, tensors: Sequence[Tensor], values: Sequence[Any]) -> DevicesError:
+    bound = [(tensor, devices) for tensor, value in zip(tensors, values) if (devices := devices_of(value)) is not None]
+    named = lambda devices: ", ".join(map(str, sorted(devices, key=lambda device: device.id)))
+    where = "; ".join([f"{t.id!r}, {t.aval.str_short()}, is on {named(devices)}" for t, devices in bound])
+    return DevicesError(
+        f"the operands of {plan.name} are on different devices: {where}",
+        at=user_line(),
+        fix="move one to where the other is: x.to(y.sharding)",
+    )
 
 
 def _waited(plan: Plan, values: Sequence[Any], where: Any) -> Any:

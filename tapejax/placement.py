@@ -41,6 +41,20 @@ def _sharding(value: Any) -> Any:
     return value.sharding
 
 
+def devices_of(value: Any) -> Any:
+    """The devices to which a value is bound; None if it is bound to none, or is being traced."""
+    if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer) or not value.committed:
+        return None
+    return value.sharding.device_set
+
+
+def are_apart(values: Sequence[Any]) -> bool:
+    """Whether values are bound to different devices, so that no program takes them all."""
+    if not several_devices():
+        return False
+    return len({frozenset(devices) for value in values if (devices := devices_of(value)) is not None}) > 1
+
+
 def pick(shardings: Shardings, places: Sequence[int]) -> Shardings:
     """Those at these places, or None at a place below 0; None if there is nothing to say."""
     if shardings is None:

@@ -40,7 +40,7 @@ class Plan:
 
     __slots__ = (
         "all_wrt", "backward", "bare", "draws", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
-        "keeps_all_inputs", "layouts", "n_bytes", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
+        "keeps_all_inputs", "layouts", "moves", "n_bytes", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
         "settings", "shown", "single", "special", "steps_cache", "stepwise", "structure", "variants", "waits", "wrt", "x64",
     )  # fmt: skip
 
@@ -69,6 +69,7 @@ class Plan:
         self.records = any(wrt)
         # Its effects happen when it is called; and what the host does in a callback is none of a fused program's business.
         self.waits = compat.calls_host(program.eqns)
+        self.moves = compat.moves(program.eqns)
         self.effects = self.waits or any(eqn.has_effects for eqn in program.eqns)
         self.draws = compat.draws_numbers(program.eqns)
         self.foreign: tuple[str, ...] = ()
@@ -88,10 +89,10 @@ class Plan:
         self.n_results = self.n_out + n_extra
         self.single = self.n_results == 1
         self.special = (
-            self.effects or self.draws or not self.n_out or (self.records and self.stepwise)
+            self.effects or self.draws or self.moves or not self.n_out or (self.records and self.stepwise)
         )  # is not just noted
         self.bare = self.n_out == 1 and self.structure == _LEAF  # returns an array, not a tuple or dict of them
-        self.forward = Jitted(self._run_forward, name, program, name)
+        self.forward = Jitted(self._run_forward, name, program, name, moves=self.moves)
         self.n_bytes = sum([aval.size * getattr(aval.dtype, "itemsize", 8) for aval in program.out_avals])
 
     def _differentiate(self, program: Program) -> int:
@@ -117,7 +118,9 @@ class Plan:
         if n_extra:
             chosen += [i for i in range(self.n_in) if i not in reversed_.saves_in]
         self.keep = _picker(chosen)
-        self.backward = Jitted(self._run_backward, f"{self.name}_backward", program, self.name, times=2)
+        self.backward = Jitted(
+            self._run_backward, f"{self.name}_backward", program, self.name, times=2, moves=self.moves
+        )
         return n_extra
 
     def under(self, settings: compat.Settings, tensors: Sequence[Any]) -> Plan:
@@ -152,6 +155,13 @@ class Plan:
             ]
         )
 
+    def pull(self, arguments: Sequence[Any], shardings: Shardings) -> tuple[Any, ...]:
+        """The gradients of the inputs that need one, which are given these shardings."""
+        if not self.moves:
+            return self.backward.laid_out(shardings)(*arguments)
+        found = self.backward(*arguments)
+        return found if shardings is None else tuple(map(jax.device_put, found, shardings))
+
     def __repr__(self) -> str:
         return f"Plan({self.name}: {', '.join(a.str_short() for a in self.examples)})"
 
@@ -181,15 +191,18 @@ class Jitted(Part):
 
     scope: what its equations are named within a larger program.
     times: how many equations it has for each one of the program.
+    moves: whether it puts values on other devices, which no compiled program does.
     """
 
-    __slots__ = ("apart", "long", "run", "scope")
+    __slots__ = ("apart", "long", "moves", "run", "scope")
 
     LONG = 8  # equations; measured: from there on copying them is quicker than running the rules again
 
-    def __init__(self, run: Callable[..., Any], name: str, program: Program, scope: str, times: int = 1):
+    def __init__(
+        self, run: Callable[..., Any], name: str, program: Program, scope: str, times: int = 1, moves: bool = False
+    ):
         super().__init__(times * len(program.eqns), Executable(run, name))
-        self.run = run
+        self.run, self.moves = run, moves
         self.scope = scope if times * len(program.eqns) > 1 else ""  # an equation has its own name
         self.long = len(program.eqns) > self.LONG or any(compat.has_subjaxprs(eqn.params) for eqn in program.eqns)
         self.apart = False
@@ -198,7 +211,7 @@ class Jitted(Part):
         if compat.is_staged(values):
             with compat.named(self.scope) if self.scope else compat.NO_CONTEXT:
                 return self._traced(*values)
-        return self.compiled(*values)
+        return self.run(*values) if self.moves else self.compiled(*values)
 
     def _traced(self, *values: Any) -> Any:
         if self.apart:
@@ -328,8 +341,8 @@ class OpAction(TapeAction):
                 fix="run the forward again, or keep the tape with backward(..., retain_tape=True)",
             )
         kept = [force(value) for value in kept]
-        pull = plan.backward.laid_out(self.shardings)
-        for id, gradient in zip(self.differentiable_inputs(), pull(*kept, *cts), strict=True):
+        found = plan.pull([*kept, *cts], self.shardings)
+        for id, gradient in zip(self.differentiable_inputs(), found, strict=True):
             grads.add(id.number, gradient)
 
     def differentiable_inputs(self) -> list[TensorId]:

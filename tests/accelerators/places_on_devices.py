@@ -8,6 +8,7 @@ import traceback
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -90,7 +91,90 @@ def the_same_structure_in_another_layout():
         lies(tj.backward((w * w).sum(), wrt=w)[w], sharding)
 
 
+ONE, OTHER, THIRD = jax.devices()[1:4]
+
+
+def a_value_is_moved_and_its_gradient_comes_back():
+    w, v, _ = laid_out()
+    root = loss(tnp, tj.tensor(X, device=OTHER), w.to(OTHER), v.to(OTHER))
+    assert root.devices() == {OTHER}
+    grads = tj.backward(root, wrt=[w, v])
+    check_gradients((grads[w], grads[v]), w, v)
+
+
+def what_is_moved_by_a_lifted_function():
+    for put in (tj.lift(jax.device_put), tj.lift(lambda x, place: jax.device_put(x * 1.0, place))):
+        x = tj.tensor([1.0, 2.0], requires_grad=True, device=ONE)
+        y = put(x, OTHER)
+        assert y.devices() == {OTHER}
+        gradient = tj.backward((y * y).sum())[x]
+        assert gradient.devices() == {ONE}
+        np.testing.assert_allclose(gradient, [2.0, 4.0])
+
+
+def a_value_is_spread_and_gathered():
+    x = tj.tensor(W, requires_grad=True, device=ONE)
+    y = x.to(ROWS)
+    lies(y.value, ROWS)
+    gradient = tj.backward((y * y).sum())[x]
+    assert gradient.devices() == {ONE}
+    np.testing.assert_allclose(gradient, 2 * W)
+
+
+def a_second_derivative_through_a_move():
+    x = tj.tensor([1.0, 2.0], requires_grad=True, device=ONE)
+    y = x.to(OTHER)
+    gradient = tj.backward((y * y * y).sum(), wrt=x, create_graph=True)[x]
+    assert gradient.devices() == {ONE}
+    second = tj.backward(gradient.sum(), wrt=x)[x]
+    assert second.devices() == {ONE}
+    np.testing.assert_allclose(second, [6.0, 12.0])
+
+
+def a_parameter_in_host_memory():
+    host = ROWS.with_memory_kind("pinned_host")
+    for fused in (True, False):
+        with tj.fusion(fused):
+            w = tj.tensor(jax.device_put(W, host), requires_grad=True)
+            gradient = tj.backward((w.to("device") ** 2).sum(), wrt=w)[w]
+            lies(gradient, host)
+            assert gradient.sharding.memory_kind == "pinned_host"
+            np.testing.assert_allclose(np.asarray(gradient), 2 * W)
+    found = jax.jit(tj.grad(lambda w: (jax.device_put(w, jax.memory.Space.Device) ** 2).sum()))(w.value)
+    assert found.sharding.memory_kind == "pinned_host"
+
+
+def operands_on_different_devices_are_refused():
+    x, y = tj.tensor([1.0], requires_grad=True, device=ONE), tj.tensor([2.0], device=OTHER)
+    for fused in (True, False):
+        with tj.fusion(fused):
+            for operation in (lambda: x * y, lambda: (x + 1.0) * (y + 1.0)):
+                with pytest.raises(tj.errors.DevicesError, match=r"cpu:1|CPU_1") as caught:
+                    operation()
+                assert __file__ in caught.value.at
+    assert tj.backward((x * y.to(ONE)).sum())[x].devices() == {ONE}
+
+
+def one_tape_over_several_devices():
+    for _ in range(2):
+        x = tj.tensor([1.0, 2.0], requires_grad=True, device=ONE)
+        a = tnp.tanh(x * 2.0)
+        b = tnp.sin(a.to(OTHER) * 3.0)
+        c = (b.to(THIRD) * b.to(THIRD)).sum()
+        gradient = tj.backward(c, wrt=x)[x]
+        assert gradient.devices() == {ONE}
+        true = jax.grad(lambda x: (jnp.sin(jnp.tanh(x * 2.0) * 3.0) ** 2).sum())(jnp.array([1.0, 2.0]))
+        np.testing.assert_allclose(np.asarray(gradient), np.asarray(true), rtol=1e-5)
+
+
 CASES = [
+    a_value_is_moved_and_its_gradient_comes_back,
+    what_is_moved_by_a_lifted_function,
+    a_value_is_spread_and_gathered,
+    a_second_derivative_through_a_move,
+    a_parameter_in_host_memory,
+    operands_on_different_devices_are_refused,
+    one_tape_over_several_devices,
     gradients_lie_where_parameters_do,
     gradients_of_a_forward_that_was_looked_at,
     gradients_op_by_op,
