@@ -17,6 +17,7 @@ from tapejax.engine import failure, look_for_cuts, pull, start
 from tapejax.errors import ArgumentError
 from tapejax.gradients import Gradients
 from tapejax.names import names_around
+from tapejax.placement import local_part
 from tapejax.tape import Tape, TapeAction, TensorId
 from tapejax.tensor import Tensor, Tracer
 from tapejax.where import user_line
@@ -455,7 +456,8 @@ def _text(value: Any) -> str:
     value = value.value if isinstance(value, Tensor) else value
     if isinstance(value, Tracer):
         return "(traced)"
-    array = np.asarray(value)
+    array, part = local_part(value)
     if array.dtype.kind not in "fciub":
         array = array.astype(np.float32)  # bfloat16 and the like
-    return " ".join(np.array2string(array, precision=4, threshold=8, edgeitems=2, separator=", ").split())
+    text = " ".join(np.array2string(array, precision=4, threshold=8, edgeitems=2, separator=", ").split())
+    return f"{text} ({part})" if part else text

@@ -217,6 +217,10 @@ class DevicesError(TapejaxError, ValueError):
     """The operands of an op are on different devices."""
 
 
+class NotHereError(TapejaxError, RuntimeError):
+    """A whole value was asked for, of which other processes hold a part."""
+
+
 class ClosureError(TapejaxError, RuntimeError):
     """A function given to lax.scan and the like reads recorded Tensors in a way that cannot be followed."""
 

@@ -13,6 +13,7 @@ from tapejax import cuts
 from tapejax.accumulation import added
 from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
 from tapejax.names import names_around
+from tapejax.placement import local_part
 from tapejax.tape import TensorId
 from tapejax.tensor import Tensor, Tracer, array_of
 from tapejax.where import user_line
@@ -209,7 +210,9 @@ def _short(value: Any) -> str:
     value = value.value if isinstance(value, Tensor) else value
     if isinstance(value, Tracer):
         return ""
-    return " ".join(np.array2string(np.asarray(value), separator=", ", threshold=8, edgeitems=2, precision=5).split())
+    here, part = local_part(value)
+    text = " ".join(np.array2string(here, separator=", ", threshold=8, edgeitems=2, precision=5).split())
+    return f"{text} ({part})" if part else text
 
 
 def _kind(value: Any) -> str:

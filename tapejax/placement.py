@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from tapejax import compat
 
@@ -53,6 +54,36 @@ def are_apart(values: Sequence[Any]) -> bool:
     if not several_devices():
         return False
     return len({frozenset(devices) for value in values if (devices := devices_of(value)) is not None}) > 1
+
+
+def is_here(value: Any) -> bool:
+    """Whether this process can read all of an array."""
+    return not isinstance(value, jax.Array) or value.is_fully_addressable or value.is_fully_replicated
+
+
+def local_part(value: Any) -> tuple[np.ndarray, str]:
+    """An array as far as this process has it, and which part of it that is: empty for all of it.
+
+    The part is the smallest block that holds all shards of this process, or the first of them if they fill no block.
+    """
+    if is_here(value):
+        return np.asarray(value), ""
+    shards = {tuple(_bounds(shard.index, value.shape)): shard.data for shard in value.addressable_shards}
+    block = [(min(starts), max(stops)) for starts, stops in (zip(*axis) for axis in zip(*shards))]
+    sizes = [stop - start for start, stop in block]
+    if sum([part.size for part in shards.values()]) < np.prod(sizes):
+        place, only = next(iter(shards.items()))
+        block, shards, sizes = list(place), {place: only}, list(only.shape)
+    found = np.empty(sizes, value.dtype)
+    for place, part in shards.items():
+        inside = [slice(start - first, stop - first) for (start, stop), (first, _) in zip(place, block)]
+        found[tuple(inside)] = np.asarray(part)
+    bounds = ", ".join([f"{start}:{stop}" for start, stop in block])
+    return found, f"only [{bounds}] of {value.shape} is in this process"
+
+
+def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    return [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
 
 
 def pick(shardings: Shardings, places: Sequence[int]) -> Shardings:

@@ -20,10 +20,12 @@ from tapejax.errors import (
     GivenToJaxError,
     ImmutableTensorError,
     IndexingError,
+    NotHereError,
     TensorConversionError,
     UnknownAttributeError,
     WantsArraysError,
 )
+from tapejax.placement import is_here, local_part
 from tapejax.tape import Composite, TensorId, current_scope, next_number
 from tapejax.where import user_line
 
@@ -258,9 +260,22 @@ class Tensor(metaclass=_Hint):
             )
         return value
 
+    def _whole(self, wanted: str) -> Any:
+        """Its value, all of which this process can read."""
+        value = self._concrete(wanted)
+        if not is_here(value):
+            raise NotHereError(
+                f"{wanted} needs all of the value, and {local_part(value)[1]}",
+                at=user_line(),
+                action=f"{self.id!r}: {self.aval.str_short()}",
+                fix="x.value.addressable_shards has the part that is here; jax.experimental.multihost_utils.process_allgather("
+                "x.value, tiled=True), called by all processes, has all of it; Orbax saves it",
+            )
+        return value
+
     def _leaves_the_tape(self, wanted: str) -> Any:
         """Its value, for whoever wants it plain; that it left is logged."""
-        value = self._concrete(wanted)
+        value = self._whole(wanted)
         if self._kind.requires_grad:
             cuts.left(self._number, wanted)
         return value
@@ -291,7 +306,7 @@ class Tensor(metaclass=_Hint):
             )
         if copy is False:
             raise ValueError("a Tensor's value cannot be shared with NumPy without a copy")
-        return np.array(self._concrete("np.asarray"), dtype=dtype)
+        return np.array(self._whole("np.asarray"), dtype=dtype)
 
     def __float__(self) -> float:
         return self._converted("float()", float)
@@ -318,8 +333,12 @@ class Tensor(metaclass=_Hint):
 
     def __repr__(self) -> str:
         value = self.value
-        text = f"{value!r}" if isinstance(value, Tracer) else np.array2string(np.asarray(value), separator=", ", prefix="Tensor(")  # fmt: skip
-        parts = [text, f"dtype={self.dtype}"]
+        if isinstance(value, Tracer):
+            parts = [f"{value!r}", f"dtype={self.dtype}"]
+        else:
+            here, part = local_part(value)
+            text = np.array2string(here, separator=", ", prefix="Tensor(")
+            parts = [text, *[part] * bool(part), f"dtype={self.dtype}"]
         producer = self.id.producer
         if producer is not None:
             parts.append(f"op={getattr(producer, 'op', type(producer).__name__)}")
@@ -353,7 +372,7 @@ class Tensor(metaclass=_Hint):
             if _is_recorded(self):
                 raise _refused(self, caller, TensorConversionError)
             cuts.took(self.id, self._kind, caller, next_number(), traced=False, exposed=False)
-        return _unpickle, (np.asarray(self._concrete("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
+        return _unpickle, (np.asarray(self._whole("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
 
 
 def _unpickle(data: np.ndarray, dtype: str, weak_type: bool, requires_grad: bool) -> Tensor:

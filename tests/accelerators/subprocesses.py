@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -21,3 +22,26 @@ def lines_of(module: str, *args: str, devices: int = 8, timeout: int = 300) -> l
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def together(module: str, *args: str, devices: int = 2, timeout: int = 240) -> list[str]:
+    """What two processes print that run a module of the tests together, each with its number and the port."""
+    port = str(free_port())
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, str(index), port, *args],
+            env=environment(devices), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for index in range(2)
+    ]  # fmt: skip
+    try:
+        return [process.communicate(timeout=timeout)[0] for process in both]
+    finally:
+        for process in both:
+            process.kill()
