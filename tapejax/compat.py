@@ -317,8 +317,10 @@ def explicit_sharding(aval: Any) -> Any:
 
 
 def is_plain(aval: Any) -> bool:
-    """Whether an aval is a shape and a dtype of NumPy's kind, and nothing more: no mesh has a say in it."""
-    return explicit_sharding(aval) is None and not varying_axes(aval) and isinstance(aval.dtype, np.dtype)
+    """Whether an aval is a shape and a dtype of NumPy's kind, and nothing more: no mesh has a say in it, no size is a symbol."""
+    if not isinstance(aval.dtype, np.dtype) or not all([isinstance(size, int) for size in aval.shape]):
+        return False
+    return explicit_sharding(aval) is None and not varying_axes(aval)
 
 
 def reshard_like(value: Any, aval: Any) -> Any:
@@ -368,6 +370,27 @@ def mesh_context(aval: Any) -> Any:
     if mesh is None or mesh.empty or mesh == jax.sharding.get_abstract_mesh():
         return NO_CONTEXT
     return jax.sharding.use_abstract_mesh(mesh)
+
+
+def is_saveable(answer: Any) -> bool:
+    """Whether a checkpoint policy's answer is to keep the value on the device; jax does not export the type."""
+    return answer is True or type(answer) is _saveable_type()
+
+
+@functools.cache
+def _saveable_type() -> type:
+    keeps = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=["kept"],
+        names_which_can_be_offloaded=[],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    return type(keeps(jex_core.primitives.name_p, name="kept"))
+
+
+def offloads_to(answer: Any) -> tuple[str, str] | None:
+    """(from, to) of a checkpoint policy's answer that moves the value to another memory; None for another answer."""
+    return (answer.src, answer.dst) if isinstance(answer, tuple) and hasattr(answer, "dst") else None
 
 
 def composite_jaxpr(params: dict[str, Any]) -> Any:

@@ -21,9 +21,9 @@ import numpy as np
 
 from tapejax import compat
 from tapejax.block import LIMIT, Block, fusion
-from tapejax.errors import ArgumentError, DevicesError, TensorConversionError, UnknownLengthError, explain
+from tapejax.errors import ArgumentError, DeletedError, DevicesError, TensorConversionError, UnknownLengthError, explain
 from tapejax.layout import forget, result_slot
-from tapejax.placement import are_apart, devices_of, shardings_of
+from tapejax.placement import are_apart, devices_of, is_gone, shardings_of
 from tapejax.plan import OpAction, Plan
 from tapejax.program import Eqn
 from tapejax.reverse import Options
@@ -376,7 +376,12 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
     if plan.waits and not compat.is_tracing():
         results = _waited(plan, values, where or user_frame(4))
     else:
-        results = plan.forward(*values)
+        try:
+            results = plan.forward(*values)
+        except RuntimeError as error:
+            if any(map(is_gone, values)):
+                raise DeletedError.of(f"an operand of {plan.name}", user_line(), plan) from error
+            raise
     if plan.single:
         results = (results,)
     if not scope.enabled and scope.bindings is None and any(tensor.requires_grad for tensor in tensors):

@@ -56,6 +56,11 @@ def are_apart(values: Sequence[Any]) -> bool:
     return len({frozenset(devices) for value in values if (devices := devices_of(value)) is not None}) > 1
 
 
+def is_gone(value: Any) -> bool:
+    """Whether the buffer of an array was donated or deleted."""
+    return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and value.is_deleted()
+
+
 def is_here(value: Any) -> bool:
     """Whether this process can read all of an array."""
     return not isinstance(value, jax.Array) or value.is_fully_addressable or value.is_fully_replicated

@@ -16,6 +16,7 @@ from tapejax.errors import (
     ArgumentError,
     ArrayAttributeError,
     ConcreteValueError,
+    DeletedError,
     DtypeError,
     GivenToJaxError,
     ImmutableTensorError,
@@ -25,7 +26,7 @@ from tapejax.errors import (
     UnknownAttributeError,
     WantsArraysError,
 )
-from tapejax.placement import is_here, local_part
+from tapejax.placement import is_gone, is_here, local_part
 from tapejax.tape import Composite, TensorId, current_scope, next_number
 from tapejax.where import user_line
 
@@ -258,6 +259,8 @@ class Tensor(metaclass=_Hint):
                 action=f"{self.id!r}: {self.aval.str_short()}",
                 fix="move it out of the traced function; for branches use jnp.where or lax.cond, for loops lax.scan",
             )
+        if is_gone(value):
+            raise DeletedError.of("the value of this Tensor", user_line(), f"{self.id!r}: {self.aval.str_short()}")
         return value
 
     def _whole(self, wanted: str) -> Any:
@@ -336,7 +339,7 @@ class Tensor(metaclass=_Hint):
         if isinstance(value, Tracer):
             parts = [f"{value!r}", f"dtype={self.dtype}"]
         else:
-            here, part = local_part(value)
+            here, part = local_part(self._concrete("repr()"))
             text = np.array2string(here, separator=", ", prefix="Tensor(")
             parts = [text, *[part] * bool(part), f"dtype={self.dtype}"]
         producer = self.id.producer
