@@ -7,6 +7,7 @@ it is told, by the shardings of the values from which it goes back. On one devic
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,13 @@ def are_apart(values: Sequence[Any]) -> bool:
     if not several_devices():
         return False
     return len({frozenset(devices) for value in values if (devices := devices_of(value)) is not None}) > 1
+
+
+def bytes_of(value: Any) -> int:
+    """What an array takes in the memory of one device."""
+    if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
+        return value.nbytes
+    return math.prod(value.sharding.shard_shape(value.shape)) * value.dtype.itemsize
 
 
 def is_gone(value: Any) -> bool:

@@ -3,6 +3,7 @@
 Each case prints `ok NAME` or what went wrong.
 """
 
+import sys
 import traceback
 
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import tapejax as tj
+import tapejax.lax
 import tapejax.numpy as tnp
 
 MESH = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
@@ -167,7 +169,50 @@ def one_tape_over_several_devices():
         np.testing.assert_allclose(np.asarray(gradient), np.asarray(true), rtol=1e-5)
 
 
+def a_memory_plan_counts_what_one_device_holds():
+    layers, sizes = [tnp.sin] * 8, {}
+    for sharding in (WHOLE, ROWS):
+        x = tj.tensor(jax.device_put(W, sharding), requires_grad=True)
+        plan = tj.plan_memory(layers, (x,), budget_bytes=1 << 20)
+        sizes[sharding] = plan.candidates[0].bytes
+    assert sizes[WHOLE] == 7 * W.nbytes
+    assert sizes[ROWS] == 7 * W.nbytes // 8
+
+
+# --- collectives, written for Tensors ------------------------------------------------------------------
+
+RING = [(i, (i + 1) % 8) for i in range(8)]
+BODIES = [
+    lambda n, lax, x: lax.psum(n.sin(x), "d") * x,
+    lambda n, lax, x: lax.pmean(n.sin(x), "d") * x,
+    lambda n, lax, x: (lax.all_gather(n.sin(x), "d", tiled=True) ** 2).sum() * x,
+    lambda n, lax, x: lax.psum_scatter(n.sin(n.concatenate([x] * 8)), "d", tiled=True) * x,
+    lambda n, lax, x: lax.ppermute(n.sin(x), "d", RING) * x,
+    lambda n, lax, x: lax.all_to_all(n.sin(x), "d", 1, 0, tiled=True).reshape(x.shape) * x,
+]
+
+
+def collectives_over_tensors_and_lifted():
+    mapped = lambda f: jax.shard_map(f, mesh=MESH, in_specs=P("d"), out_specs=P("d"))
+    for body in BODIES:
+        plain = mapped(lambda x, body=body: body(jnp, jax.lax, x))
+        weighed = lambda x, plain=plain: (plain(x) * X).sum()
+        true = jax.grad(weighed)(X)
+
+        def back(x, ct, body=body):
+            leaf = tj.tensor(x, requires_grad=True)
+            return tj.backward(body(tnp, tapejax.lax, leaf), ct)[leaf]
+
+        np.testing.assert_allclose(np.asarray(mapped(back)(X, X)), np.asarray(true), rtol=3e-5, atol=1e-5)
+        lifted = tj.lift(weighed)
+        np.testing.assert_allclose(np.asarray(tj.grad(lifted)(X)), np.asarray(true), rtol=3e-5, atol=1e-5)
+        twice = lambda grad, f: grad(lambda x: (grad(f)(x) ** 2).sum())(X)
+        second, judge = np.asarray(twice(tj.grad, lifted)), np.asarray(twice(jax.grad, weighed))
+        np.testing.assert_allclose(second, judge, rtol=1e-4, atol=1e-4)
+
+
 CASES = [
+    a_memory_plan_counts_what_one_device_holds,
     a_value_is_moved_and_its_gradient_comes_back,
     what_is_moved_by_a_lifted_function,
     a_value_is_spread_and_gathered,
@@ -185,8 +230,11 @@ CASES = [
 ]
 
 
+SLOW = [collectives_over_tensors_and_lifted]
+
+
 if __name__ == "__main__":
-    for case in CASES:
+    for case in SLOW if "slow" in sys.argv else CASES:
         try:
             case()
             print("ok", case.__name__, flush=True)
