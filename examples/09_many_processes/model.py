@@ -1,5 +1,7 @@
 """A small transformer that tells the next word, over Tensors."""
 
+import math
+
 import jax
 import numpy as np
 
@@ -37,7 +39,7 @@ def loss_of(p, words, targets, kept):
     with jax.named_scope("attention"):
         h = normalise(x)
         query, key, value = h @ p["query"], h @ p["key"], h @ p["value"]
-        scores = query @ key.transpose(0, 2, 1) / np.sqrt(WIDTH)
+        scores = query @ key.transpose(0, 2, 1) / math.sqrt(WIDTH)
         scores = tnp.where(np.tril(np.ones((LENGTH, LENGTH), bool)), scores, -1e9)
         x = x + tnn.softmax(scores, axis=-1) @ value
     with jax.named_scope("mlp"):
