@@ -63,8 +63,6 @@ class Executable:
 
         of_results: from a tuple of them to the structure of its results.
         """
-        if shardings is None:
-            return self
         found = self._laid_out.get(shardings)
         if found is None:
             if len(self._laid_out) >= MAX_LAYOUTS:

@@ -116,7 +116,8 @@ class Backward:
 
     def run(self, values: list[Any], cts: list[Any], shardings: Shardings) -> list[Any]:
         """The gradients of `outputs`; values: those of `read`; shardings: of what is from outside."""
-        program = self.program.laid_out(self.pick(shardings), list)
+        chosen = self.pick(shardings)
+        program = self.program if chosen is None else self.program.laid_out(chosen, list)
         return self.together.run(program, values, self.without_ones(cts))
 
     def pick(self, shardings: Shardings) -> Shardings:
@@ -193,7 +194,8 @@ class Both:
 
     def run(self, inputs: list[Any], cts: list[Any]) -> tuple[list[Any], list[Any]]:
         """The values of `results`, and the gradients of the backward's outputs."""
-        program = self.program.laid_out(self.backward.pick(shardings_of(inputs)), _after_results)
+        chosen = self.backward.pick(shardings_of(inputs))
+        program = self.program if chosen is None else self.program.laid_out(chosen, _after_results)
         return self.together.run(program, inputs, self.backward.without_ones(cts))
 
 
