@@ -18,12 +18,14 @@ from weakref import ref
 import jax
 
 from tapejax import compat
+from tapejax.placement import bounds_programs_in_flight
 from tapejax.where import user_line
 
 next_use: Callable[[], int] = itertools.count(1).__next__
 PROGRAM_BYTES = 1_600_000
 START_BYTES = 128 << 20
 MAX_LAYOUTS = 16  # ways in which the results of one program are laid out over devices
+IN_FLIGHT = 16  # programs that Python starts before it waits for one, where that has to be bounded
 NAMED = 4  # calls in the name of a program
 STALL = 1.0  # seconds that need a word
 log = logging.getLogger("tapejax")
@@ -75,8 +77,11 @@ class Executable:
         jitted = self._jitted
         if jitted is None:
             return self._first(args)
-        self.last_use = next_use()
-        return jitted(*args)
+        self.last_use = use = next_use()
+        results = jitted(*args)
+        if not use % IN_FLIGHT and bounds_programs_in_flight():
+            jax.block_until_ready(results)
+        return results
 
     def _first(self, args: Sequence[Any]) -> Any:
         jitted, begin = self._new(), perf_counter()

@@ -24,6 +24,16 @@ def several_devices() -> bool:
     return jax.device_count() > 1
 
 
+@functools.cache
+def bounds_programs_in_flight() -> bool:
+    """Whether too many programs at once may block each other: XLA's collectives between the devices of one processor do.
+
+    Measured with plain jax, 8 virtual CPU devices and one thread: of 3,000 programs with an all-reduce that nobody waits
+    for, one is stuck for ever, with 7 of 8 devices there. With a wait after every 16 none is.
+    """
+    return several_devices() and jax.default_backend() == "cpu"
+
+
 def shardings_of(values: Sequence[Any]) -> Shardings:
     """For each value its sharding, or None where there is nothing to say; None if that is so for all.
 

@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def environment(devices: int) -> dict[str, str]:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    flags += " --xla_cpu_collective_call_terminate_timeout_seconds=120"  # a device that never comes: end, do not hang
     return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
 
 
