@@ -213,6 +213,27 @@ class ArgumentError(TapejaxError, TypeError, ValueError):
     """An argument of the wrong kind."""
 
 
+class DevicesError(TapejaxError, ValueError):
+    """The operands of an op are on different devices."""
+
+
+class NotHereError(TapejaxError, RuntimeError):
+    """A whole value was asked for, of which other processes hold a part."""
+
+
+class DeletedError(TapejaxError, RuntimeError):
+    """A value was looked at, or used by an op, whose buffer was donated or deleted."""
+
+    @classmethod
+    def of(cls, what: str, at: str | None, action: object = None) -> DeletedError:
+        return cls(
+            f"{what} was donated to a jitted function, or deleted: it is gone",
+            at=at,
+            action=action,
+            fix="use what that function returned, leave the argument out of donate_argnums, or give it a copy",
+        )
+
+
 class ClosureError(TapejaxError, RuntimeError):
     """A function given to lax.scan and the like reads recorded Tensors in a way that cannot be followed."""
 

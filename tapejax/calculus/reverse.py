@@ -187,7 +187,7 @@ class Reversed:
             saved = [env[eqn.inputs[i]] for i in step.saves_in]
             saved += [env[eqn.outputs[i]] for i in step.saves_out]
             saved += [env[slot] for slot in extra_slots]
-            with eqn.context:
+            with eqn.made_here, eqn.context:
                 in_cts = step.backward(saved, out_cts)
             if len(in_cts) != len(eqn.inputs):
                 raise RuleSignatureError(
@@ -198,7 +198,7 @@ class Reversed:
                 )
             for slot, ct, is_active in zip(eqn.inputs, in_cts, active, strict=True):
                 if is_active and ct is not None:
-                    with eqn.context:
+                    with eqn.made_here, eqn.context:
                         ct = fit(ct, avals[slot], eqn)
                     accumulate(sums, slot, ct)
         return [sums.get(slot) if wanted else None for slot, wanted in zip(program.inputs, self.wrt, strict=True)]

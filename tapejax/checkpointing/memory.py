@@ -2,6 +2,7 @@
 
 Bytes are counted in one forward run that keeps nothing: each op says what it would have kept. An array
 that several ops keep counts once; the given arguments and the tensors closed over live anyway, and do not count.
+Of an array that is spread over devices, what one of them holds counts: the budget is for a device.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tapejax.calculus.reverse import Options
 from tapejax.checkpointing.run import RunTape, Trail, run_on
 from tapejax.checkpointing.sequential import DEEPEST, Sequential, evaluations, repetitions
 from tapejax.errors import ArgumentError
+from tapejax.ground.placement import bytes_of
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import Lifted, as_tensor, is_data, is_tensor
 from tapejax.ops.surface import functions
@@ -48,7 +50,7 @@ class Meter(Trail):
                 self._is_new(tensor.value)
         for value in op.keep((*[tensor.value for tensor in tensors], *results)):
             if self._is_new(value):
-                self.kept += value.nbytes
+                self.kept += bytes_of(value)
 
     def _is_new(self, value: Any) -> bool:
         found = self._seen.get(id(value))
@@ -69,9 +71,8 @@ def _measured(chain: Sequence[Callable[..., Any]], inputs: tuple[Any, ...]) -> t
         nonlocal inputs
         given = {id(tensor.value) for tensor in tensors}
         for function in chain:
-            states.append(
-                sum(leaf.nbytes for leaf in _leaves(inputs) if is_tensor(leaf) and id(leaf.value) not in given)
-            )
+            new = [leaf.value for leaf in _leaves(inputs) if is_tensor(leaf) and id(leaf.value) not in given]
+            states.append(sum(map(bytes_of, new)))
             before = meter.kept
             inputs = (function(*inputs),)
             kept.append(meter.kept - before)
@@ -132,7 +133,7 @@ def plan_memory(
 
     function: a list of functions (a chain, cut between them), or one function, which is traced and cut
     into pieces by itself. The budget is for what is kept on the way, at its highest point in backward;
-    arguments, parameters and gradients come on top.
+    arguments, parameters and gradients come on top. Of what is spread over devices, the part of one counts.
 
     >>> import tapejax as tj, tapejax.numpy as tnp
     >>> x = tj.tensor([1.0] * 256, requires_grad=True)

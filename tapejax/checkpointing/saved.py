@@ -106,7 +106,7 @@ class _Elsewhere(saved_tensors_hooks):
             copy = found[1]()
             if copy is not None:
                 return copy
-        copy = self.copy(value)
+        copy = self.copy(value) if value.is_fully_addressable else Parts(value, self.copy)
         forget = lambda _, key=id(value), known=self._known: known.pop(key, None)
         self._known[id(value)] = (weakref.ref(value, forget), weakref.ref(copy))
         return copy
@@ -128,6 +128,20 @@ class Copy:
 
     def load(self) -> np.ndarray:
         return self.array
+
+
+class Parts(Copy):
+    """Copies of the parts of an array that this process has; other processes keep theirs."""
+
+    __slots__ = ("copies", "shape", "sharding")
+
+    def __init__(self, value: jax.Array, copy: Callable[[Any], Copy]):
+        self.shape, self.sharding = value.shape, value.sharding
+        self.copies = [(shard.device, copy(shard.data)) for shard in value.addressable_shards]
+
+    def load(self) -> Any:
+        parts = [jax.device_put(copy.load(), device) for device, copy in self.copies]
+        return jax.make_array_from_single_device_arrays(self.shape, self.sharding, parts)
 
 
 class FileCopy(Copy):

@@ -14,6 +14,7 @@ import numpy as np
 
 from tapejax.engine.backward import failure, look_for_cuts, pull, start
 from tapejax.errors import ArgumentError
+from tapejax.ground.placement import local_part
 from tapejax.ground.where import user_line
 from tapejax.tape import cuts
 from tapejax.tape.above import above
@@ -451,7 +452,8 @@ def _text(value: Any) -> str:
     value = value.value if isinstance(value, Tensor) else value
     if isinstance(value, Tracer):
         return "(traced)"
-    array = np.asarray(value)
+    array, part = local_part(value)
     if array.dtype.kind not in "fciub":
         array = array.astype(np.float32)  # bfloat16 and the like
-    return " ".join(np.array2string(array, precision=4, threshold=8, edgeitems=2, separator=", ").split())
+    text = " ".join(np.array2string(array, precision=4, threshold=8, edgeitems=2, separator=", ").split())
+    return f"{text} ({part})" if part else text

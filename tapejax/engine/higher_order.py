@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from tapejax.ground.placement import Shardings
 from tapejax.ops.lift import Lifted, as_tensor
 from tapejax.plan.plan import OpAction, Plan, zeros_for
 from tapejax.tape.action import TapeAction, TensorId
@@ -73,7 +74,9 @@ def step(action: TapeAction, grads: Gradients, *, through: bool = True, lanes: i
         which, operands = "inputs", _inputs(action, kept)
     else:
         which, operands = "kept", _kept(action, kept)
-    found = _apply(plan, which, lanes, [*operands, *filled], action.where)
+    shardings = action.shardings if lanes is None else None
+    with action.going_back():
+        found = _apply(plan, which, lanes, [*operands, *filled], action.where, shardings)
     for id, gradient in zip(action.differentiable_inputs(), found, strict=True):
         grads.add(id.number, gradient)
 
@@ -110,17 +113,34 @@ def _input(action: OpAction, position: int, value: Any) -> Tensor:
     return with_id(value, action.inputs[position], Kind.of(plan.examples[position], plan.wrt[position]))
 
 
-def _apply(plan: Plan, which: str, lanes: int | None, tensors: list[Tensor], where: Any) -> tuple[Tensor, ...]:
-    """The plan's backward as an op over Tensors; made once per plan."""
+def _apply(
+    plan: Plan, which: str, lanes: int | None, tensors: list[Tensor], where: Any, shardings: Shardings
+) -> tuple[Tensor, ...]:
+    """The plan's backward as an op over Tensors; made once per plan, and per shardings of its results."""
     mapped = lanes is not None
-    op = plan.steps_cache.get((which, mapped))
+    op = plan.steps_cache.get((which, mapped, shardings))
     if op is None:
         function: Callable[..., Any] = plan.run_backward if which == "kept" else _from_inputs(plan)
         if mapped:
             n_operands = len(tensors) - plan.n_out
             function = jax.vmap(function, in_axes=(None,) * n_operands + (0,) * plan.n_out)
-        op = plan.steps_cache[which, mapped] = Lifted(function, f"{plan.name}_backward", set(), set(), plan.options)
+        if shardings is not None:
+            function = _laid_out(function, shardings, plan.moves)
+        op = Lifted(function, f"{plan.name}_backward", set(), set(), plan.options)
+        plan.steps_cache[which, mapped, shardings] = op
     return op.at(where, tensors)
+
+
+def _laid_out(function: Callable[..., Any], shardings: tuple[Any, ...], moves: bool) -> Callable[..., Any]:
+    def backward(*arguments):
+        return tuple([laid_out(ct, sharding) for ct, sharding in zip(function(*arguments), shardings, strict=True)])
+
+    def laid_out(ct, sharding):
+        if sharding is None:
+            return ct
+        return jax.device_put(ct, sharding) if moves else jax.lax.with_sharding_constraint(ct, sharding)
+
+    return backward
 
 
 def _from_inputs(plan: Plan) -> Callable[..., Any]:

@@ -37,6 +37,7 @@ from tapejax.fusion.layout import Layout
 from tapejax.fusion.sealed import CONSUMED, PENDING, Sealed, in_order
 from tapejax.fusion.switch import fusion
 from tapejax.ground.compat import DEVICE, NO_CONTEXT, Settings, is_tracing
+from tapejax.ground.placement import Shardings, devices_of, pick, several_devices
 from tapejax.plan.plan import OpAction
 from tapejax.tape.action import Composite, Request, TensorId
 from tapejax.tape.tape import Tape
@@ -61,7 +62,7 @@ class Block(Composite):
     """
 
     __slots__ = (
-        "__weakref__", "brought", "calls", "closed", "device", "epoch", "home", "lock", "logged", "outside", "precision",
+        "__weakref__", "brought", "calls", "closed", "device", "devices", "epoch", "home", "lock", "logged", "outside", "precision",
         "promotion", "ranks", "sealed", "settings", "weak", "x64",
     )  # fmt: skip
 
@@ -81,6 +82,7 @@ class Block(Composite):
             settings.x64, settings.precision, settings.promotion, settings.ranks,
         )  # fmt: skip
         self.device = DEVICE.value
+        self.devices: Any = None  # those to which what it reads is bound
 
     # -- deferring: by the owner of the tape only ----------------------------------------------------------
 
@@ -103,12 +105,23 @@ class Block(Composite):
                 if isinstance(value, Tracer):
                     return None
                 _CONCRETE.add(type(value))
+            if several_devices() and not self.is_at(value):
+                return None
             slot = ~len(brought)
             brought.append(tensor)
             if brought[~slot] is not tensor:  # another op was deferred in between, by a signal handler or a finalizer
                 slot = ~next(place for place, one in enumerate(brought) if one is tensor)
             slot = outside.setdefault(handle, slot)
         return slot if brought[~slot].held is value else None
+
+    def is_at(self, value: Any) -> bool:
+        """Whether a value may be read by the same program as the others: it is bound to no other devices than they."""
+        devices = devices_of(value)
+        if devices is None:
+            return True
+        if self.devices is None:
+            self.devices = devices
+        return self.devices == devices
 
     def missed(self, call: tuple[Any, ...]) -> bool:
         """Whether a call was deferred too late, while the block was being sealed."""
@@ -147,6 +160,12 @@ class Block(Composite):
         """What the backward of a call reads, if it is here."""
         sealed = self.seal()
         return sealed.kept_by(index, sealed.now)
+
+    def shardings_for(self, index: int) -> Shardings:
+        """Those that the gradients of a call's inputs are to have."""
+        sealed = self.seal()
+        shardings = sealed.now.shardings
+        return None if shardings is None else pick(shardings, [~slot for slot in sealed.layout.calls[index].ids])
 
     def reads(self) -> list[int]:
         return list(self.seal().owners().values())

@@ -12,7 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from tapejax.fusion.layout import Call, Layout, run_all
+from tapejax.ground import compat
 from tapejax.ground.accumulation import accumulate
+from tapejax.ground.placement import Shardings, pick, shardings_of
 from tapejax.plan.executables import Executable
 from tapejax.plan.plan import zeros_for
 from tapejax.plan.policy import Together
@@ -111,9 +113,15 @@ class Backward:
                 touched.update(dict.fromkeys(call.ids))
         return list(touched)
 
-    def run(self, values: list[Any], cts: list[Any]) -> list[Any]:
-        """The gradients of `outputs`; values: those of `read`."""
-        return self.together.run(self.program, values, self.without_ones(cts))
+    def run(self, values: list[Any], cts: list[Any], shardings: Shardings) -> list[Any]:
+        """The gradients of `outputs`; values: those of `read`; shardings: of what is from outside."""
+        chosen = self.pick(shardings)
+        program = self.program if chosen is None else self.program.laid_out(chosen, list)
+        return self.together.run(program, values, self.without_ones(cts))
+
+    def pick(self, shardings: Shardings) -> Shardings:
+        """Those of its outputs, from those of what is from outside."""
+        return None if shardings is None else pick(shardings, [~slot for slot in self.outputs])
 
     def read_from(self, forward: Forward, kept: list[Any]) -> list[Any]:
         """The values of `read`, from what a forward kept."""
@@ -148,9 +156,15 @@ class Backward:
             plan, kept = call.plan, [env[slot] for slot in call.kept]
             out_cts = [sums.get(slot) for slot in call.outputs]
             filled = [zeros_for(k.aval) if ct is None else ct for ct, k in zip(out_cts, plan.out_kinds, strict=True)]
-            for slot, gradient in zip(call.ids, plan.backward(*kept, *filled), strict=True):
+            with compat.derived("backward"):
+                gradients = plan.backward(*kept, *filled)
+            for slot, gradient in zip(call.ids, gradients, strict=True):
                 accumulate(sums, slot, gradient)
         return [sums[slot] for slot in self.outputs]
+
+
+def _after_results(shardings: tuple[Any, ...]) -> tuple[Any, ...]:
+    return None, list(shardings)
 
 
 class Both:
@@ -179,7 +193,9 @@ class Both:
 
     def run(self, inputs: list[Any], cts: list[Any]) -> tuple[list[Any], list[Any]]:
         """The values of `results`, and the gradients of the backward's outputs."""
-        return self.together.run(self.program, inputs, self.backward.without_ones(cts))
+        chosen = self.backward.pick(shardings_of(inputs))
+        program = self.program if chosen is None else self.program.laid_out(chosen, _after_results)
+        return self.together.run(program, inputs, self.backward.without_ones(cts))
 
 
 def backward_of(layout: Layout, present: Any, ones: Any, targets: Any, leading: Any) -> Backward:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tapejax.errors import DeletedError
 from tapejax.ground.caches import Table, table
+from tapejax.ground.placement import is_gone
 from tapejax.plan.plan import Plan
 
 MAX_LAYOUTS = 512
@@ -121,10 +123,19 @@ def run_each(
                 call.forward(env)
                 continue
             except Exception as error:
-                error.add_note(f"  at      {lines(call.results[0])}\n  action  {call.plan!r}, when it ran")
-                failed = error
+                failed = _told(error, call, env, lines(call.results[0]))
         errors.update(dict.fromkeys(call.results, failed))
     return env, errors
+
+
+def _told(error: Exception, call: Call, env: dict[int, Any], line: str) -> Exception:
+    """What a call raised when it ran, with its op and line."""
+    if any([is_gone(env[slot]) for slot in call.slots]):
+        gone = DeletedError.of(f"an operand of {call.plan.name}", line, call.plan)
+        gone.__cause__ = error
+        return gone
+    error.add_note(f"  at      {line}\n  action  {call.plan!r}, when it ran")
+    return error
 
 
 class Reach:

@@ -9,6 +9,7 @@ from weakref import ref
 from tapejax.fusion.fused import Backward, Forward, backward_of, forward_of
 from tapejax.fusion.layout import Layout, layout_of, result_slot, run_each
 from tapejax.ground.caches import table
+from tapejax.ground.placement import Shardings, shardings_of
 from tapejax.ground.where import line_of
 from tapejax.plan.plan import Failed, OpAction
 from tapejax.plan.stepwise import Place
@@ -44,9 +45,10 @@ class Outcome:
     forward: how it ran, and kept: what backward reads (see Forward); None once actions have it.
     results: values that were computed, places: where they are, by slot; gone when they are handed out.
     errors: by slot of a result that could not be computed, why.
+    shardings: of what is from outside, once it ran: its gradients are to have the same.
     """
 
-    __slots__ = ("errors", "forward", "inputs", "kept", "order", "owners", "places", "results", "state")
+    __slots__ = ("errors", "forward", "inputs", "kept", "order", "owners", "places", "results", "shardings", "state")
 
     def __init__(self, state: str, owners: list[Any], order: tuple[int, ...], inputs: Sequence[Tensor] = ()) -> None:
         self.state, self.owners, self.order, self.inputs = state, owners, order, inputs
@@ -55,6 +57,7 @@ class Outcome:
         self.results: list[Any] = []
         self.places: dict[int, int] = {}
         self.errors: dict[int, Exception] = {}
+        self.shardings: Shardings = None
 
 
 class Sealed:
@@ -190,6 +193,7 @@ class Sealed:
             ran = Outcome(RAN, owners, order)
             ran.forward, ran.kept = forward, forward.to_keep(results, inputs)
             ran.places, ran.results, ran.errors = forward.places, results, errors
+            ran.shardings = shardings_of(inputs)
             self.now = now = ran if self.now is now else self.now
             if now is ran:
                 for index, action in live.items():
@@ -246,7 +250,7 @@ class Sealed:
         values = self._read_by(backward)
         if values is None:
             return None
-        gradients = backward.run(values, cts)
+        gradients = backward.run(values, cts, self.now.shardings)
         if alone:
             self.use_up()
         return gradients

@@ -95,6 +95,53 @@ def source_frames(source_info: Any) -> list[tuple[str, int]]:
     return [(frame.file_name, frame.line_num) for frame in getattr(traceback, "frames", ())]
 
 
+class MadeAt:
+    """What is traced inside comes from these frames, and has these names: what profilers and XLA dumps show.
+
+    jax's own context manager also rewrites what is raised inside; this one lets it pass as it is.
+    """
+
+    __slots__ = ("_context",)
+
+    def __init__(self, traceback: Any, names: Any) -> None:
+        self._context = source_info_util.user_context(traceback, name_stack=names)
+
+    def __enter__(self) -> None:
+        self._context.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._context.__exit__(None, None, None)
+
+
+source_now: Callable[[], Any] = source_info_util.current
+no_names_yet: Callable[[], Any] = source_info_util.reset_name_stack
+named: Callable[[str], Any] = source_info_util.extend_name_stack
+derived: Callable[[str], Any] = source_info_util.transform_name_stack
+
+
+def source_of(sources: Sequence[Any]) -> Any:
+    """One source of an equation that was opened from calls, from its own and theirs, inside out: all names, one line."""
+    found = next(filter(source_line, sources), sources[0])
+    names = source_info_util.new_name_stack()
+    for source in reversed(sources):
+        names = names + source.name_stack
+    return found.replace(name_stack=names)
+
+
+def made_at(source: Any) -> MadeAt:
+    """As what was made at this source, within the names that are in force."""
+    return MadeAt(source.traceback, source_info_util.current_name_stack() + source.name_stack)
+
+
+def made_by_going_back(source: Any) -> MadeAt:
+    """As the derivative of what was made at this source: `outer/backward(layer)`."""
+    here, there = source_info_util.current_name_stack(), source.name_stack
+    common = 0
+    while common < len(here) and here[: common + 1] == there[: common + 1]:
+        common += 1
+    return MadeAt(source.traceback, here[:common].transform("backward") + there[common:])
+
+
 with jax.core.eval_context():  # whoever imports us may be tracing
     _NO_TRACE = jex_core.get_opaque_trace_state()
 
@@ -185,6 +232,14 @@ def draws_numbers(eqns: Iterable[Any]) -> bool:
     return any(eqn.primitive in _RANDOM for eqn in _all_equations(eqns))
 
 
+def moves(eqns: Iterable[Any]) -> bool:
+    """Whether equations put values on other devices: a compiled program runs on those that it was given."""
+    places = [
+        place for eqn in eqns if eqn.primitive is jex_core.primitives.device_put_p for place in eqn.params["devices"]
+    ]
+    return any([isinstance(place, (jax.Device, jax.sharding.Sharding)) for place in places])
+
+
 def calls_host(eqns: Iterable[Any]) -> bool:
     """Whether equations call back into Python when they run."""
     return any(eqn.primitive in _host_calls() for eqn in _all_equations(eqns))
@@ -267,8 +322,10 @@ def explicit_sharding(aval: Any) -> Any:
 
 
 def is_plain(aval: Any) -> bool:
-    """Whether an aval is a shape and a dtype of NumPy's kind, and nothing more: no mesh has a say in it."""
-    return explicit_sharding(aval) is None and not varying_axes(aval) and isinstance(aval.dtype, np.dtype)
+    """Whether an aval is a shape and a dtype of NumPy's kind, and nothing more: no mesh has a say in it, no size is a symbol."""
+    if not isinstance(aval.dtype, np.dtype) or not all([isinstance(size, int) for size in aval.shape]):
+        return False
+    return explicit_sharding(aval) is None and not varying_axes(aval)
 
 
 def reshard_like(value: Any, aval: Any) -> Any:
@@ -318,6 +375,27 @@ def mesh_context(aval: Any) -> Any:
     if mesh is None or mesh.empty or mesh == jax.sharding.get_abstract_mesh():
         return NO_CONTEXT
     return jax.sharding.use_abstract_mesh(mesh)
+
+
+def is_saveable(answer: Any) -> bool:
+    """Whether a checkpoint policy's answer is to keep the value on the device; jax does not export the type."""
+    return answer is True or type(answer) is _saveable_type()
+
+
+@cached(1)
+def _saveable_type() -> type:
+    keeps = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=["kept"],
+        names_which_can_be_offloaded=[],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    return type(keeps(jex_core.primitives.name_p, name="kept"))
+
+
+def offloads_to(answer: Any) -> tuple[str, str] | None:
+    """(from, to) of a checkpoint policy's answer that moves the value to another memory; None for another answer."""
+    return (answer.src, answer.dst) if isinstance(answer, tuple) and hasattr(answer, "dst") else None
 
 
 def composite_jaxpr(params: dict[str, Any]) -> Any:

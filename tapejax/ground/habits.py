@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-_PLACE = "arrays are where jax puts them: tapejax.tensor(data, device=jax.devices()[0]), or jax.device_put"
+_PLACE = "x.to(jax.devices()[0]), or tapejax.tensor(data, device=jax.devices()[0])"
 _GRAD = "grads = loss.backward(); grads[x]: gradients are returned, not stored"
 _TRACKED = "tapejax.tensor(x, requires_grad=True) makes a new leaf"
 
@@ -18,9 +18,8 @@ ATTRIBUTES = {
     "register_hook": _GRAD,
     "requires_grad_": _TRACKED,
     "data": "x.value",
-    "cpu": "x.numpy(), or jax.device_put(x.value, jax.devices('cpu')[0])",
+    "cpu": "x.numpy(), or x.to(jax.devices('cpu')[0])",
     "cuda": _PLACE,
-    "to": "x.astype(dtype) for a dtype; " + _PLACE,
     "type": "x.astype(dtype)",
     "float": "x.astype(jnp.float32)",
     "double": "x.astype(jnp.float64), with jax.config.update('jax_enable_x64', True)",

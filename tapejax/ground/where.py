@@ -69,5 +69,13 @@ def shown(filename: str) -> str:
     return filename
 
 
+def is_of_jax(function: Any) -> bool:
+    """Whether it is one of jax's own, or one that we wrote around these."""
+    while (inner := getattr(function, "__wrapped__", None) or getattr(function, "func", None)) is not None:
+        function = inner
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return module.split(".")[0] in ("jax", "jaxlib", "numpy", "tapejax")
+
+
 def user_line() -> str:
     return line_of(user_frame(2))

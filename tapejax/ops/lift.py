@@ -20,14 +20,15 @@ import jax
 import numpy as np
 
 from tapejax.calculus.reverse import Options
-from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError, explain
+from tapejax.errors import ArgumentError, DeletedError, DevicesError, TensorConversionError, UnknownLengthError, explain
 from tapejax.fusion.block import LIMIT, Block
 from tapejax.fusion.layout import forget, result_slot
 from tapejax.fusion.switch import fusion
 from tapejax.ground import compat
 from tapejax.ground.caches import register, table
 from tapejax.ground.compat import DEVICE, PRECISION, PROMOTION, RANKS, X64
-from tapejax.ground.where import line_of, user_frame, user_line
+from tapejax.ground.placement import are_apart, devices_of, is_gone, shardings_of
+from tapejax.ground.where import is_of_jax, line_of, user_frame, user_line
 from tapejax.plan.plan import OpAction, Plan
 from tapejax.plan.stepwise import Recorder
 from tapejax.program.program import Eqn
@@ -265,12 +266,6 @@ def name_after(wrapper: Callable[..., Any], function: Callable[..., Any]) -> Non
     wrapper.__signature__ = _VALUES  # type: ignore[attr-defined]
 
 
-def is_of_jax(function: Callable[..., Any]) -> bool:
-    """Whether it is one of jax's own, or one that we wrote around these."""
-    module = getattr(function, "__module__", None) or type(function).__module__
-    return module.split(".")[0] in ("jax", "jaxlib", "numpy", "tapejax")
-
-
 def _shown(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> str:
     """Options without which a line of the tape says too little: the exponent of a power, the axis of a sum."""
     if not any([isinstance(value, (int, tuple)) for value in (*args, *kwargs.values())]):
@@ -381,7 +376,7 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
                 fix="run it eagerly on concrete values, outside of jit, vmap and shard_map, or use lax.scan",
             )
         return run_stepwise(plan, tensors)
-    if scope.execution is not None or not fusion.enabled or plan.effects or not plan.n_out:
+    if scope.execution is not None or not fusion.enabled or plan.effects or plan.moves or not plan.n_out:
         if plan.effects and scope.tape.block is not None:
             scope.tape.block.flush()  # so that a callback may look at whatever was computed before
         return run_now(plan, tensors, scope, where)
@@ -395,12 +390,19 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
 def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> Any:
     """Run a plan's forward at once: on tracers, for its effects, or because nothing is to be deferred."""
     values = [tensor.value for tensor in tensors]
+    if are_apart(values) and not plan.moves:
+        raise _apart(plan, tensors, values)
     if plan.settings is not compat.Settings.now():
         plan = plan.under(compat.Settings.now(), tensors)
     if plan.waits and not compat.is_tracing():
         results = _waited(plan, values, where or user_frame(4))
     else:
-        results = plan.forward(*values)
+        try:
+            results = plan.forward(*values)
+        except RuntimeError as error:
+            if any(map(is_gone, values)):
+                raise DeletedError.of(f"an operand of {plan.name}", user_line(), plan) from error
+            raise
     if plan.single:
         results = (results,)
     if not scope.enabled and scope.bindings is None and any(tensor.requires_grad for tensor in tensors):
@@ -415,9 +417,28 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
         kept = plan.keep((*values, *results))
         if execution is not None:
             kept = execution.pack(plan, tensors, kept)
-        action = OpAction(plan, [tensor.id for tensor in tensors], numbers, kept, where, tape.epoch)
+        shardings = (_all_shardings if plan.moves else shardings_of)(plan.pick_wrt(values))
+        source = compat.source_now() if compat.is_staged(values) else None
+        ids = [tensor.id for tensor in tensors]
+        action = OpAction(plan, ids, numbers, kept, where, tape.epoch, shardings, source)
         tape.append(action)
     return packed(plan, results, numbers, action)
+
+
+def _all_shardings(values: Sequence[Any]) -> Any:
+    """Where values lie that are moved: there their gradients go."""
+    return None if any([isinstance(value, Tracer) for value in values]) else tuple([value.sharding for value in values])
+
+
+def _apart(plan: Plan, tensors: Sequence[Tensor], values: Sequence[Any]) -> DevicesError:
+    bound = [(tensor, devices) for tensor, value in zip(tensors, values) if (devices := devices_of(value)) is not None]
+    named = lambda devices: ", ".join(map(str, sorted(devices, key=lambda device: device.id)))
+    where = "; ".join([f"{t.id!r}, {t.aval.str_short()}, is on {named(devices)}" for t, devices in bound])
+    return DevicesError(
+        f"the operands of {plan.name} are on different devices: {where}",
+        at=user_line(),
+        fix="move one to where the other is: x.to(y.sharding)",
+    )
 
 
 def _waited(plan: Plan, values: Sequence[Any], where: Any) -> Any:

@@ -189,6 +189,7 @@ _transpose = lift(lambda x, *, axes: jnp.transpose(x, axes), name="transpose", s
 _astype = lift(lambda x, *, dtype: jnp.astype(x, dtype), name="astype", static_argnames="dtype")
 _matrix_transpose = lift(jnp.matrix_transpose, name="matrix_transpose")
 _view = lift(lambda x, *, dtype: x.view(dtype), name="view", static_argnames="dtype")
+_to = lift(jax.device_put, name="to")
 _real = lift(jnp.real, name="real")
 _imag = lift(jnp.imag, name="imag")
 
@@ -227,6 +228,30 @@ def astype(self, dtype):
     if dtype not in NUMBERS:  # `int` means jax's default integer, `int64` that very one
         dtype = _dtype(dtype)
     return _astype(self, dtype=dtype)
+
+
+def to(self, place):
+    """The same values elsewhere: on a device, in a sharding, in another memory ("pinned_host", "device"). Recorded.
+
+    The gradient comes back to where this one is. Under a trace jax decides what is moved: memory is, devices are not.
+
+    >>> import jax, tapejax as tj
+    >>> x = tj.tensor([1.0, 2.0], requires_grad=True)
+    >>> y = x.to("pinned_host")
+    >>> y.sharding.memory_kind, tj.backward((y.to("device") * 3.0).sum())[x].sharding.memory_kind
+    ('pinned_host', 'device')
+    """
+    known = MEMORIES.get(place) if isinstance(place, str) else place
+    if not isinstance(known, (jax.Device, jax.sharding.Sharding, jax.memory.Space)):
+        raise ArgumentError(
+            f"to({place!r}) names no place",
+            at=user_line(),
+            fix='a device, as jax.devices()[0], a sharding, or a memory, "pinned_host" or "device"; x.astype(dtype) for a dtype',
+        )
+    return _to(self, known)
+
+
+MEMORIES = {"device": jax.memory.Space.Device, "pinned_host": jax.memory.Space.Host}
 
 
 def view(self, dtype, *sizes):
@@ -551,7 +576,7 @@ for _name in ("set", "add", "subtract", "multiply", "mul", "divide", "power", "m
 
 _install_operators()
 _install_methods()
-for _function in (reshape, transpose, astype, view, flatten):
+for _function in (reshape, transpose, astype, to, view, flatten):
     _install(_function.__name__, _function)
 _install("__getitem__", getitem)
 _install("__iter__", iterate)

@@ -19,12 +19,16 @@ import jax
 
 from tapejax.ground import compat
 from tapejax.ground.caches import register
+from tapejax.ground.placement import bounds_programs_in_flight
 from tapejax.ground.where import user_line
 
 next_use: Callable[[], int] = itertools.count(1).__next__
 PROGRAM_BYTES = 1_600_000
 START_BYTES = 128 << 20
 MOST_BYTES = 16 * START_BYTES  # however often programs have to be compiled again
+MAX_LAYOUTS = 16  # ways in which the results of one program are laid out over devices
+IN_FLIGHT = 16  # programs that Python starts before it waits for one, where that has to be bounded
+NAMED = 4  # calls in the name of a program
 STALL = 1.0  # seconds that need a word
 log = logging.getLogger("tapejax")
 
@@ -35,10 +39,20 @@ class Executable:
     describe: gives the names of the calls in it, and why they were compiled together; None for a single op.
     """
 
-    __slots__ = ("__weakref__", "_dropped", "_function", "_jitted", "describe", "last_use", "name", "seconds")
+    __slots__ = (
+        "__weakref__", "_dropped", "_function", "_jitted", "_laid_out", "_out_shardings", "describe", "last_use", "name", "seconds",
+    )  # fmt: skip
 
-    def __init__(self, function: Callable[..., Any], name: str, describe: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        describe: Callable[[], Any] | None = None,
+        out_shardings: Any = None,
+    ) -> None:
         self._function, self.name, self.describe = function, name, describe
+        self._out_shardings = out_shardings
+        self._laid_out: dict[Any, Executable] = {}  # the same with results that are laid out, by their shardings
         self._jitted: Any = None
         self._dropped = False
         self.last_use = 0
@@ -46,14 +60,30 @@ class Executable:
 
     @property
     def is_compiled(self) -> bool:
-        return self._jitted is not None
+        return self._jitted is not None or any([one.is_compiled for one in self._laid_out.values()])
+
+    def laid_out(self, shardings: Any, of_results: Callable[[Any], Any] = tuple) -> Executable:
+        """The same function, whose results have these shardings (None: no matter which).
+
+        of_results: from a tuple of them to the structure of its results.
+        """
+        found = self._laid_out.get(shardings)
+        if found is None:
+            if len(self._laid_out) >= MAX_LAYOUTS:
+                self._laid_out.clear()
+            found = Executable(self._function, self.name, self.describe, of_results(shardings))
+            self._laid_out[shardings] = found
+        return found
 
     def __call__(self, *args: Any) -> Any:
         jitted = self._jitted
         if jitted is None:
             return self._first(args)
-        self.last_use = next_use()
-        return jitted(*args)
+        self.last_use = use = next_use()
+        results = jitted(*args)
+        if not use % IN_FLIGHT and bounds_programs_in_flight():
+            jax.block_until_ready(results)
+        return results
 
     def _first(self, args: Sequence[Any]) -> Any:
         jitted, begin = self._new(), perf_counter()
@@ -64,12 +94,23 @@ class Executable:
         shelf.tell_of(self)
         return results
 
+    @property
+    def full_name(self) -> str:
+        """What profilers and XLA dumps show: what it does, and of what."""
+        if self.describe is None:
+            return self.name
+        calls = self.describe()[0]
+        few = calls if len(calls) <= NAMED else [*calls[: NAMED - 1], f"{len(calls) - NAMED + 1}_more"]
+        return "_".join([self.name, "of", *few])
+
     def _new(self) -> Any:
         # A function of its own each time: jax keeps what it compiled for as long as the function lives.
         function = self._function
         named = lambda *args: function(*args)
-        named.__name__ = named.__qualname__ = self.name  # what profilers and XLA dumps show
-        return jax.jit(named, inline=compat.INLINE)
+        named.__name__ = named.__qualname__ = self.full_name
+        if self._out_shardings is None:
+            return jax.jit(named, inline=compat.INLINE)
+        return jax.jit(named, inline=compat.INLINE, out_shardings=self._out_shardings)
 
     def drop(self) -> None:
         """Let go of what was compiled. A call that is under way still has it."""

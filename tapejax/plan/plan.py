@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
@@ -15,7 +16,8 @@ from tapejax.errors import ConsumedTapeError, UnknownLengthError, explain
 from tapejax.ground import compat
 from tapejax.ground.caches import cached
 from tapejax.ground.compat import X64
-from tapejax.ground.where import line_of
+from tapejax.ground.placement import Shardings
+from tapejax.ground.where import is_of_jax, line_of
 from tapejax.plan.executables import Executable
 from tapejax.plan.policy import Part
 from tapejax.plan.stepwise import Place
@@ -38,7 +40,7 @@ class Plan:
 
     __slots__ = (
         "all_wrt", "backward", "bare", "draws", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
-        "keeps_all_inputs", "layouts", "n_bytes", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
+        "keeps_all_inputs", "layouts", "moves", "n_bytes", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
         "settings", "shown", "single", "special", "steps_cache", "stepwise", "structure", "variants", "waits", "wrt", "x64",
     )  # fmt: skip
 
@@ -56,12 +58,18 @@ class Plan:
         self.examples = list(avals)
         program, self.structure = trace(function, avals, ignore_custom_rules=options.ignore_custom_rules)
         self.flat_program = program
+        inner = inspect.unwrap(function)
+        if is_of_jax(inner) and not isinstance(getattr(inner, "__self__", None), Program):
+            # One of jax's own, and no program of the user's: the line to show is that of each call.
+            for eqn in program.eqns:
+                eqn.located = False
         self.steps_cache: dict[Any, Any] = {}
         self.wrt = tuple(wrt)
         self.n_in, self.n_out = len(avals), len(program.outputs)
         self.records = any(wrt)
         # Its effects happen when it is called; and what the host does in a callback is none of a fused program's business.
         self.waits = compat.calls_host(program.eqns)
+        self.moves = compat.moves(program.eqns)
         self.effects = self.waits or any(eqn.has_effects for eqn in program.eqns)
         self.draws = compat.draws_numbers(program.eqns)
         self.foreign: tuple[str, ...] = ()
@@ -81,10 +89,10 @@ class Plan:
         self.n_results = self.n_out + n_extra
         self.single = self.n_results == 1
         self.special = (
-            self.effects or self.draws or not self.n_out or (self.records and self.stepwise)
+            self.effects or self.draws or self.moves or not self.n_out or (self.records and self.stepwise)
         )  # is not just deferred
         self.bare = self.n_out == 1 and self.structure == _LEAF  # returns an array, not a tuple or dict of them
-        self.forward = Jitted(self._run_forward, name, program)
+        self.forward = Jitted(self._run_forward, name, program, name, moves=self.moves)
         self.n_bytes = sum([aval.size * getattr(aval.dtype, "itemsize", 8) for aval in program.out_avals])
 
     def _differentiate(self, program: Program) -> int:
@@ -110,7 +118,9 @@ class Plan:
         if n_extra:
             chosen += [i for i in range(self.n_in) if i not in reversed_.saves_in]
         self.keep = _picker(chosen)
-        self.backward = Jitted(self.run_backward, f"{self.name}_backward", program, times=2)
+        self.backward = Jitted(
+            self.run_backward, f"{self.name}_backward", program, self.name, times=2, moves=self.moves
+        )
         return n_extra
 
     def under(self, settings: compat.Settings, tensors: Sequence[Any]) -> Plan:
@@ -145,6 +155,13 @@ class Plan:
             ]
         )
 
+    def pull(self, arguments: Sequence[Any], shardings: Shardings) -> tuple[Any, ...]:
+        """The gradients of the inputs that need one, which are given these shardings."""
+        if not self.moves:
+            return self.backward.laid_out(shardings)(*arguments)
+        found = self.backward(*arguments)
+        return found if shardings is None else tuple(map(jax.device_put, found, shardings))
+
     def __repr__(self) -> str:
         return f"Plan({self.name}: {', '.join(a.str_short() for a in self.examples)})"
 
@@ -172,24 +189,39 @@ class Jitted(Part):
     There its equations go straight into that program, which is quicker than to trace them apart and
     then copy them. Only what is long, or has programs inside, is traced apart the second time it comes.
 
+    scope: what its equations are named within a larger program.
     times: how many equations it has for each one of the program.
+    moves: whether it puts values on other devices, which no compiled program does.
     """
 
-    __slots__ = ("apart", "long", "run")
+    __slots__ = ("apart", "long", "moves", "run", "scope")
 
     LONG = 8  # equations; measured: from there on copying them is quicker than running the rules again
 
-    def __init__(self, run: Callable[..., Any], name: str, program: Program, times: int = 1):
+    def __init__(
+        self, run: Callable[..., Any], name: str, program: Program, scope: str, times: int = 1, moves: bool = False
+    ):
         super().__init__(times * len(program.eqns), Executable(run, name))
-        self.run = run
+        self.run, self.moves = run, moves
+        self.scope = scope if times * len(program.eqns) > 1 else ""  # an equation has its own name
         self.long = len(program.eqns) > self.LONG or any(compat.has_subjaxprs(eqn.params) for eqn in program.eqns)
         self.apart = False
 
     def __call__(self, *values: Any) -> Any:
-        if compat.is_staged(values) and not self.apart:
-            self.apart = self.long
-            return self.run(*values)
-        return self.compiled(*values)
+        if compat.is_staged(values):
+            with compat.named(self.scope) if self.scope else compat.NO_CONTEXT:
+                return self._traced(*values)
+        return self.run(*values) if self.moves else self.compiled(*values)
+
+    def _traced(self, *values: Any) -> Any:
+        if self.apart:
+            return self.compiled(*values)
+        self.apart = self.long
+        return self.run(*values)
+
+    def laid_out(self, shardings: Any) -> Callable[..., Any]:
+        """The same, whose results have these shardings."""
+        return self if shardings is None else self.compiled.laid_out(shardings)
 
 
 class Failed:
@@ -205,9 +237,22 @@ class OpAction(TapeAction):
     """What a lifted op leaves on the tape.
 
     block, index: the block that deferred the call, if any, and which of its calls it was.
+    source: within a trace, jax's own account of the call: its frames and named scopes.
     """
 
-    __slots__ = ("__weakref__", "block", "epoch", "held", "index", "inputs", "numbers", "plan", "where")
+    __slots__ = (
+        "__weakref__",
+        "_shardings",
+        "block",
+        "epoch",
+        "held",
+        "index",
+        "inputs",
+        "numbers",
+        "plan",
+        "source",
+        "where",
+    )  # fmt: skip
     reachable = True  # its outputs' identities keep it alive: an ambient tape may hold it weakly
 
     plan: Plan
@@ -216,8 +261,9 @@ class OpAction(TapeAction):
     numbers: tuple[int, ...]
     held: tuple[Any, ...] | None
 
-    def __init__(self, plan, inputs, numbers, kept, where, epoch):
+    def __init__(self, plan, inputs, numbers, kept, where, epoch, shardings=None, source=None):
         self.block, self.index = None, 0
+        self._shardings, self.source = shardings, source
         self.plan, self.inputs, self.numbers, self.held = plan, inputs, numbers, kept
         self.where, self.epoch = where, epoch
 
@@ -231,6 +277,11 @@ class OpAction(TapeAction):
         if type(self.held) is Failed:
             raise self.held.error
         return self.held
+
+    @property
+    def shardings(self) -> Shardings:
+        """Those that the gradients of its inputs are to have."""
+        return self._shardings if self.block is None else self.block.shardings_for(self.index)
 
     @property
     def outputs(self) -> tuple[TensorId, ...]:
@@ -272,8 +323,12 @@ class OpAction(TapeAction):
         self.held = self.block = None
 
     def backward(self, grads) -> None:
-        with self.plan.settings.hold():  # as they were in the forward
+        with self.plan.settings.hold(), self.going_back():  # as they were in the forward
             self._pull(grads)
+
+    def going_back(self) -> AbstractContextManager[Any]:
+        """What is traced inside is the derivative of the line that it came from."""
+        return compat.NO_CONTEXT if self.source is None else compat.made_by_going_back(self.source)
 
     def _pull(self, grads) -> None:
         sums = grads.sums
@@ -296,7 +351,8 @@ class OpAction(TapeAction):
                 fix="run the forward again, or keep the tape with backward(..., retain_tape=True)",
             )
         kept = [force(value) for value in kept]
-        for id, gradient in zip(self.differentiable_inputs(), plan.backward(*kept, *cts), strict=True):
+        found = plan.pull([*kept, *cts], self.shardings)
+        for id, gradient in zip(self.differentiable_inputs(), found, strict=True):
             grads.add(id.number, gradient)
 
     def differentiable_inputs(self) -> list[TensorId]:

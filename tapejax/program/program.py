@@ -23,7 +23,7 @@ from tapejax.program import discharge
 class Eqn:
     """One primitive applied to slots."""
 
-    __slots__ = ("has_context", "inputs", "origin", "outputs", "params", "primitive", "sources")
+    __slots__ = ("_source", "has_context", "inputs", "located", "origin", "outputs", "params", "primitive", "sources")
 
     def __init__(self, primitive, params, inputs, outputs, sources, origin):
         self.primitive = primitive
@@ -33,6 +33,8 @@ class Eqn:
         self.sources = sources  # its own, then those of the calls it was opened from, inside out
         self.origin = origin  # jax's own equation; needed to reach custom rules
         self.has_context = compat.has_context(origin)
+        self._source: Any = None
+        self.located = True  # whether its own line is the one to show, and not that of the call
 
     @property
     def name(self) -> str:
@@ -57,9 +59,18 @@ class Eqn:
         """The mesh and the place to compute on that were set where the equation was traced."""
         return compat.equation_context(self.origin) if self.has_context else compat.NO_CONTEXT
 
+    @property
+    def made_here(self) -> AbstractContextManager[Any]:
+        """What is traced inside has its line and its names."""
+        if not self.located:
+            return compat.NO_CONTEXT
+        if self._source is None:
+            self._source = compat.source_of(self.sources)
+        return compat.made_at(self._source)
+
     def bind(self, values: Sequence[Any]) -> list[Any]:
         """Run the primitive on values; always a list of results."""
-        with self.context:
+        with self.made_here, self.context:
             return compat.bind(self.primitive, self.params, values)
 
     def __repr__(self) -> str:

@@ -130,7 +130,7 @@ def _written(f: Callable[..., Any], args: Sequence[Any], growing: Growing) -> tu
     leaves, structure = _tree.tree_flatten(args)
     inputs = [writer.new(leaf if isinstance(leaf, jax.core.ShapedArray) else jax.typeof(leaf)) for leaf in leaves]
     try:
-        with jex_core.set_current_trace(writer):
+        with jex_core.set_current_trace(writer), compat.no_names_yet():
             results, structure = _tree.tree_flatten(f(*_tree.tree_unflatten(structure, inputs)))
     finally:
         writer.invalidate()  # a value that is used later is an error

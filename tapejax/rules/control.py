@@ -8,6 +8,7 @@ import jax
 from jax import lax
 from jax.extend.core import primitives as p
 
+from tapejax.errors import ArgumentError
 from tapejax.ground import compat
 from tapejax.program.program import run_eqns
 from tapejax.rules.registry import RuleCall, constant, refused, structural, zeros_like
@@ -105,22 +106,26 @@ def remat(eqn, in_avals, out_avals, active_in, tools):
     body = tools.flatten(eqn.params["jaxpr"])
     back = tools.reverse(body, active_in, wanted=tools.wanted or None)
     targets = set(back.kept_slots)
-    at_hand = saveable(body, eqn.params["policy"])
+    at_hand, offloaded = saveable(body, eqn.params["policy"])
     again = back.leading_to(targets, at_hand)
     read = (targets | {slot for eqn in again for slot in eqn.inputs}) - set(body.constants)
     saves_in = tuple(i for i, slot in enumerate(body.inputs) if slot in read)
     results = {slot: i for i, slot in enumerate(body.outputs) if slot not in body.inputs}
     saved_slots = sorted(at_hand & read - set(body.inputs))
-    saves_out = tuple(results[slot] for slot in saved_slots if slot in results)
-    extras = [slot for slot in saved_slots if slot not in results]
+    saves_out = tuple(results[slot] for slot in saved_slots if slot in results and slot not in offloaded)
+    extras = [slot for slot in saved_slots if slot not in results or slot in offloaded]
     slots = [*(body.inputs[i] for i in saves_in), *(body.outputs[i] for i in saves_out), *extras]
 
     def forward(operands):
         env = body.constants | dict(zip(body.inputs, operands, strict=True))
         run_eqns(body.eqns, env)
-        return [env[slot] for slot in body.outputs], [env[slot] for slot in extras]
+        return [env[slot] for slot in body.outputs], [put(env[slot], slot, HOST) for slot in extras]
+
+    def put(value, slot, memory):
+        return jax.device_put(value, memory) if slot in offloaded else value
 
     def backward(saved, cts):
+        saved = [put(value, slot, DEVICE) for value, slot in zip(saved, slots, strict=True)]
         if eqn.params["prevent_cse"]:
             # Or XLA would see that the forward has it all already, and keep it.
             saved, cts = lax.optimization_barrier((list(saved), list(cts)))
@@ -128,17 +133,31 @@ def remat(eqn, in_avals, out_avals, active_in, tools):
         back.run(again, env)
         return back.backward([env[slot] for slot in back.kept_slots], cts)
 
-    return RuleCall(saves_in, saves_out, backward, forward, tuple(body.avals[slot] for slot in extras), back.foreign)
+    aval_of = lambda slot: body.avals[slot].update(memory_space=HOST) if slot in offloaded else body.avals[slot]
+    return RuleCall(saves_in, saves_out, backward, forward, tuple(map(aval_of, extras)), back.foreign)
 
 
-def saveable(body, policy) -> set[int]:
-    """The slots that a checkpoint policy allows to be kept."""
+DEVICE, HOST = jax.memory.Space.Device, jax.memory.Space.Host
+
+
+def saveable(body, policy) -> tuple[set[int], set[int]]:
+    """The slots that a checkpoint policy allows to be kept, and those among them that are kept in host memory."""
     slots: set[int] = set()
+    offloaded: set[int] = set()
     for eqn in body.eqns if policy is not None else ():
         answer = policy(eqn.primitive, *(body.avals[slot] for slot in eqn.inputs), **eqn.params)
-        if answer is True or type(answer).__name__ in ("SaveableType", "Offloadable"):
+        where = compat.offloads_to(answer)
+        if where is not None and where != ("device", "pinned_host"):
+            raise ArgumentError(
+                f"a checkpoint policy offloads from {where[0]!r} to {where[1]!r}",
+                at=eqn.line,
+                fix='offload_src="device", offload_dst="pinned_host"',
+            )
+        if where is not None or compat.is_saveable(answer):
             slots.update(eqn.outputs)
-    return slots
+        if where is not None:
+            offloaded.update(eqn.outputs)
+    return slots, offloaded
 
 
 def inlined(jaxpr, active_in, tools) -> RuleCall:

@@ -142,8 +142,14 @@ def name(ct, out, x, *, name):
 
 @rule(device_put_p, zeros=False)
 def device_put(cts, outs, *xs, devices, srcs, copy_semantics):
-    """outs = xs on other devices; the cotangents go back to where the operands were said to come from"""
-    return [None if ct is None else jax.device_put(ct, src) for ct, src in zip(cts, srcs, strict=True)]
+    """outs = xs on other devices; the cotangents go back to where the operands were, as far as that is known"""
+
+    def back(ct, x, src):
+        if src is None and jax.typeof(ct).memory_space != x.memory_space:
+            src = x.memory_space
+        return jax.device_put(ct, src)
+
+    return [None if ct is None else back(ct, x, src) for ct, x, src in zip(cts, xs, srcs, strict=True)]
 
 
 @rule("optimization_barrier", zeros=False)

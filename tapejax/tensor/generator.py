@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from tapejax.ground.where import user_line
 from tapejax.tape.scope import whoami
 
 Tracer = jax.core.Tracer
+IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
+log = logging.getLogger("tapejax")
 
 
 _lock = threading.Lock()
@@ -76,8 +79,16 @@ def _main_stream() -> Stream:
     global _main
     with _lock:
         if _main is None:
-            _main = _started(secrets.randbits(31))
+            _main = _started(_first_seed())
         return _main
+
+
+def _first_seed() -> int:
+    """Any number; where several processes run together, one that is the same in all of them without asking."""
+    if jax.process_count() == 1:
+        return secrets.randbits(31)
+    log.warning("several processes draw random numbers without a seed: all of them start with tapejax.random.seed(0)")
+    return 0
 
 
 def current() -> Stream:
@@ -126,21 +137,30 @@ def next_key() -> Any:
     return current().draw()
 
 
-def get_state() -> tuple[str, tuple[int, ...], int]:
-    """The state of this context's stream: plain values, to be kept or written to a file.
+def get_state() -> tuple[int, tuple[int, ...], int]:
+    """The state of this context's stream: integers, to be kept or written to a file, by Orbax too.
+
+    Which of IMPLEMENTATIONS draws, the words of the root key, and how many keys were drawn.
 
     >>> import tapejax as tj
     >>> tj.random.seed(0)
-    >>> name, words, drawn = tj.random.get_state()
+    >>> implementation, words, drawn = tj.random.get_state()
     >>> words, drawn
     ((0, 0), 0)
     """
     stream = current()
     words = np.asarray(jax.random.key_data(stream.root))
-    return str(jax.random.key_impl(stream.root)), tuple(int(word) for word in words), stream.count
+    name = str(jax.random.key_impl(stream.root))
+    if name not in IMPLEMENTATIONS:
+        raise RandomStateError(
+            f"the state of a generator of kind {name!r} cannot be written",
+            at=user_line(),
+            fix=f"use one of jax's own kinds: {', '.join(IMPLEMENTATIONS)}",
+        )
+    return IMPLEMENTATIONS.index(name), tuple(int(word) for word in words), stream.count
 
 
-def set_state(state: tuple[str, tuple[int, ...], int]) -> None:
+def set_state(state: Any) -> None:
     """Go on from a state that get_state gave.
 
     >>> import tapejax as tj
@@ -151,10 +171,11 @@ def set_state(state: tuple[str, tuple[int, ...], int]) -> None:
     True
     """
     try:
-        impl, words, count = state
-        root = jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=impl)
+        number, words, count = state
+        impl = IMPLEMENTATIONS[int(number)]
+        root = jax.random.wrap_key_data(jnp.asarray([int(word) for word in words], jnp.uint32), impl=impl)
         _stream.set(Stream(root, int(count)))
-    except (TypeError, ValueError) as cause:
+    except (TypeError, ValueError, IndexError) as cause:
         raise RandomStateError(
             "this is not a state of the random generator", at=user_line(), fix="set_state takes what get_state returned"
         ) from cause

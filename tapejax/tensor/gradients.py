@@ -11,6 +11,7 @@ import numpy as np
 
 from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
 from tapejax.ground.accumulation import added
+from tapejax.ground.placement import local_part
 from tapejax.ground.where import user_line
 from tapejax.tape import cuts
 from tapejax.tape.action import TensorId
@@ -209,7 +210,9 @@ def _short(value: Any) -> str:
     value = value.value if isinstance(value, Tensor) else value
     if isinstance(value, Tracer):
         return ""
-    return " ".join(np.array2string(np.asarray(value), separator=", ", threshold=8, edgeitems=2, precision=5).split())
+    here, part = local_part(value)
+    text = " ".join(np.array2string(here, separator=", ", threshold=8, edgeitems=2, precision=5).split())
+    return f"{text} ({part})" if part else text
 
 
 def _kind(value: Any) -> str:

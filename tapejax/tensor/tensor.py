@@ -15,15 +15,18 @@ from tapejax.errors import (
     ArgumentError,
     ArrayAttributeError,
     ConcreteValueError,
+    DeletedError,
     DtypeError,
     GivenToJaxError,
     ImmutableTensorError,
     IndexingError,
+    NotHereError,
     TensorConversionError,
     UnknownAttributeError,
     WantsArraysError,
 )
 from tapejax.ground import callers, habits
+from tapejax.ground.placement import is_gone, is_here, local_part
 from tapejax.ground.where import user_line
 from tapejax.tape import cuts
 from tapejax.tape.above import above
@@ -257,11 +260,26 @@ class Tensor(metaclass=_Hint):
                 action=f"{self.id!r}: {self.aval.str_short()}",
                 fix="move it out of the traced function; for branches use jnp.where or lax.cond, for loops lax.scan",
             )
+        if is_gone(value):
+            raise DeletedError.of("the value of this Tensor", user_line(), f"{self.id!r}: {self.aval.str_short()}")
+        return value
+
+    def _whole(self, wanted: str) -> Any:
+        """Its value, all of which this process can read."""
+        value = self.concrete(wanted)
+        if not is_here(value):
+            raise NotHereError(
+                f"{wanted} needs all of the value, and {local_part(value)[1]}",
+                at=user_line(),
+                action=f"{self.id!r}: {self.aval.str_short()}",
+                fix="x.value.addressable_shards has the part that is here; jax.experimental.multihost_utils.process_allgather("
+                "x.value, tiled=True), called by all processes, has all of it; Orbax saves it",
+            )
         return value
 
     def _leaves_the_tape(self, wanted: str) -> Any:
         """Its value, for whoever wants it plain; that it left is logged."""
-        value = self.concrete(wanted)
+        value = self._whole(wanted)
         if self.kind.requires_grad:
             cuts.left(self.number, wanted)
         return value
@@ -292,7 +310,7 @@ class Tensor(metaclass=_Hint):
             )
         if copy is False:
             raise ValueError("a Tensor's value cannot be shared with NumPy without a copy")
-        return np.array(self.concrete("np.asarray"), dtype=dtype)
+        return np.array(self._whole("np.asarray"), dtype=dtype)
 
     def __float__(self) -> float:
         return self._converted("float()", float)
@@ -319,8 +337,12 @@ class Tensor(metaclass=_Hint):
 
     def __repr__(self) -> str:
         value = self.value
-        text = f"{value!r}" if isinstance(value, Tracer) else np.array2string(np.asarray(value), separator=", ", prefix="Tensor(")  # fmt: skip
-        parts = [text, f"dtype={self.dtype}"]
+        if isinstance(value, Tracer):
+            parts = [f"{value!r}", f"dtype={self.dtype}"]
+        else:
+            here, part = local_part(self.concrete("repr()"))
+            text = np.array2string(here, separator=", ", prefix="Tensor(")
+            parts = [text, *[part] * bool(part), f"dtype={self.dtype}"]
         producer = self.id.producer
         if producer is not None:
             parts.append(f"op={getattr(producer, 'op', type(producer).__name__)}")
@@ -354,7 +376,7 @@ class Tensor(metaclass=_Hint):
             if _is_recorded(self):
                 raise _refused(self, caller, TensorConversionError)
             cuts.took(self.id, self.kind, caller, next_number(), traced=False, exposed=False)
-        return _unpickle, (np.asarray(self.concrete("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
+        return _unpickle, (np.asarray(self._whole("pickle")), self.dtype.name, self.weak_type, self.requires_grad)
 
 
 def _unpickle(data: np.ndarray, dtype: str, weak_type: bool, requires_grad: bool) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tapejax.calculus.reverse import is_inexact
 from tapejax.errors import ArgumentError, ClosureError
 from tapejax.ground.callers import takes_apart
 from tapejax.ground.compat import X64
@@ -65,6 +66,8 @@ class Jitted:
         self._records: OrderedDict[Any, bool] = OrderedDict()
         self._recorders: OrderedDict[Any, Recorder] = OrderedDict()
         self._lock = threading.Lock()
+        self._donates = any([given not in ((), None) for name, given in options.items() if name.startswith("donate")])
+        self._over_arrays: Any = None
 
     @takes_apart
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -83,13 +86,45 @@ class Jitted:
                 if recorder is None:
                     recorder = _remember(self._recorders, key, Recorder(self, args, kwargs), self._lock)
                 return recorder(leaves)
+        block = current_scope().tape.block
+        if self._donates and block is not None:
+            block.flush()  # ops that were called before read what is donated now
         out, found = self.compiled(*args, **kwargs)
         return _returned(*flatten(out), found.marks, leaves)
 
     @takes_apart
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """jax.jit's own `lower`: what is compiled for these arguments."""
-        return self.compiled.lower(*args, **kwargs)
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """As jax.jit's own `lower`: the program for these arguments, to be looked at and compiled."""
+        return Lowered(self.compiled.lower(*args, **kwargs), self)
+
+    @property
+    def over_arrays(self) -> Any:
+        """A jax.jit of the function whose Tensors are given as arrays, and returned as such: for jax.export.
+
+        >>> import jax, jax.export, jax.numpy as jnp, tapejax as tj
+        >>> step = tj.jit(lambda w, x: ((x @ w) ** 2).mean())
+        >>> jax.export.export(step.over_arrays)(jnp.ones(2), jnp.ones((3, 2))).call(jnp.ones(2), jnp.ones((3, 2)))
+        Array(4., dtype=float32)
+        """
+        if self._over_arrays is None:
+            numbers, names = tuple(sorted(self.op.static_argnums)), tuple(sorted(self.op.static_argnames))
+            plainly = functools.wraps(self.function)(lambda *args, **kwargs: self._plainly(args, kwargs))
+            self._over_arrays = jax.jit(plainly, static_argnums=numbers, static_argnames=names)
+        return self._over_arrays
+
+    def _plainly(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        leaves, structure = flatten((args, kwargs))
+        static = self.op.static_leaves(args, kwargs)
+        tensors = [
+            make(leaf, is_inexact(jax.typeof(leaf)))
+            if not is_static and is_data(leaf) and not is_tensor(leaf)
+            else leaf
+            for leaf, is_static in zip(leaves, static, strict=True)
+        ]
+        args, kwargs = _tree.tree_unflatten(structure, tensors)
+        out, _ = self._isolated(*args, **kwargs)
+        results, structure = flatten(out)
+        return _tree.tree_unflatten(structure, [plain(leaf) for leaf in results])
 
     def clear_cache(self) -> None:
         """Forget what was compiled."""
@@ -157,6 +192,52 @@ class Jitted:
         return f"<jitted {self.name}>"
 
 
+class Stage:
+    """A stage of jax.jit, with all it has."""
+
+    __slots__ = ("jitted", "stage")
+
+    def __init__(self, stage: Any, jitted: Jitted):
+        self.stage, self.jitted = stage, jitted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stage, name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.lower()} {self.jitted.name}>"
+
+
+class Lowered(Stage):
+    """What jax.jit lowered a function over Tensors to; `compile` gives what can be called."""
+
+    __slots__ = ()
+
+    def compile(self, *args: Any, **kwargs: Any) -> Compiled:
+        return Compiled(self.stage.compile(*args, **kwargs), self.jitted)
+
+
+class Compiled(Stage):
+    """A compiled function over Tensors. It takes what it was lowered for, and leaves nothing on the tape."""
+
+    __slots__ = ()
+
+    @takes_apart
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, _ = flatten((args, kwargs))
+        if current_scope().enabled and any(
+            is_tensor(leaf) and leaf.requires_grad and not leaf.is_leaf for leaf in leaves
+        ):
+            raise ArgumentError(
+                f"the compiled {self.jitted.name} was given a recorded Tensor, and records nothing",
+                at=user_line(),
+                fix=f"call {self.jitted.name} itself, or give x.detach()",
+            )
+        out, found = self.stage(*args, **kwargs)
+        results, structure = flatten(out)
+        kept = [leaf.detach() if mark == RECORDED else leaf for leaf, mark in zip(results, found.marks, strict=True)]
+        return _returned(kept, structure, found.marks, leaves)
+
+
 def _remember(cache: OrderedDict[Any, Any], key: Any, value: Any, lock: threading.Lock) -> Any:
     with lock:
         cache[key] = value
@@ -193,7 +274,8 @@ class Recorder:
         self.places = [i for i, leaf in enumerate(leaves) if is_tensor(leaf) or (is_data(leaf) and not static[i])]
         self.kinds = [leaf.kind if is_tensor(leaf) else None for leaf in leaves]
         self.rest = [None if i in self.places else leaf for i, leaf in enumerate(leaves)]
-        self.op: Lifted = lift(self._flat, name=jitted.name)
+        flat = functools.wraps(jitted.function)(lambda *values: self._flat(*values))
+        self.op: Lifted = lift(flat, name=jitted.name)
         self.out_structure: Any = None
         self.out_kinds: list[Any] = []
         self.marks: tuple[int, ...] = ()

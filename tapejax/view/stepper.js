@@ -162,7 +162,8 @@ function render({ model, el }) {
   const shape = (value) => (value.shape.length ? value.shape.join("×") : "scalar");
   const drawValue = (index, name = "") => {
     const value = film.values[index];
-    return value.data ? numbers(value, name) : heat(value, index, name);
+    const drawn = value.data ? numbers(value, name) : heat(value, index, name);
+    return value.part ? `${drawn}<small>${escape(value.part)}</small>` : drawn; // the rest is in other processes
   };
   const numbers = (value, name) => {
     const largest = Math.max(...value.data.filter((x) => typeof x === "number").map(Math.abs), 1e-300);

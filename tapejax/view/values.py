@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tapejax.ground.placement import local_part
 from tapejax.tensor.tensor import Tensor
 
 NUMBERS = 36  # elements that are shown as numbers
@@ -16,8 +17,10 @@ CELLS = 24  # rows and columns of a heat map, at most
 
 def describe(value: Any, cells: int = CELLS) -> dict[str, Any]:
     """What there is to show of an array; all of it goes into JSON."""
-    array = np.asarray(value.value if isinstance(value, Tensor) else value)
+    array, part = local_part(value.value if isinstance(value, Tensor) else value)
     about: dict[str, Any] = {"shape": list(array.shape), "dtype": str(array.dtype), "norm": number(norm(array))}
+    if part:
+        about["part"] = part
     if array.size <= NUMBERS:
         about["data"] = [number(item) for item in array.ravel()]
         return about

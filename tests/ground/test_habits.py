@@ -29,7 +29,6 @@ def matrix():
         (lambda x: x.numel(), "x.size"),
         (lambda x: x.cuda(), "device"),
         (lambda x: x.cpu(), "x.numpy()"),
-        (lambda x: x.to("cuda"), "device"),
     ],
 )
 def test_a_missing_attribute_says_what_to_write(call, fix):
@@ -37,6 +36,13 @@ def test_a_missing_attribute_says_what_to_write(call, fix):
         call(matrix())
     assert isinstance(caught.value, AttributeError)
     assert fix in caught.value.fix
+    assert __file__ in caught.value.at
+
+
+def test_a_place_by_the_name_of_another_library():
+    with pytest.raises(errors.ArgumentError) as caught:
+        matrix().to("cuda")
+    assert "jax.devices()" in caught.value.fix
     assert __file__ in caught.value.at
 
 
