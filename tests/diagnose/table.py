@@ -14,9 +14,12 @@ import jax.numpy as jnp
 from jax.experimental import checkify
 
 import tapejax as tj
-from tests.diagnose import catalogue
-from tests.diagnose.catalogue import BAD, HEALTHY, Case
+from tests.diagnose import catalogue, unseen
+from tests.diagnose.catalogue import Case
 
+BAD = catalogue.BAD + unseen.BAD
+HEALTHY = catalogue.HEALTHY + unseen.HEALTHY
+FILES = (catalogue.__file__, unseen.__file__)
 COLUMNS = ("op", "line", "step", "element", "direction", "cause")
 
 
@@ -33,7 +36,7 @@ def gradient(case: Case):
 
 def line_in_catalogue(error: BaseException | None) -> int:
     while error is not None:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == catalogue.__file__]
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in FILES]
         if frames:
             return frames[-1].lineno or 0
         error = error.__cause__

@@ -1,10 +1,15 @@
 """find_nonfinite on the catalogue: op, line, step, element, direction, cause; no alarm on healthy programs."""
 
+import inspect
+
 import jax
 import pytest
 
 import tapejax as tj
-from tests.diagnose.catalogue import BAD, HEALTHY
+from tests.diagnose import catalogue, unseen
+
+BAD = catalogue.BAD + unseen.BAD
+HEALTHY = catalogue.HEALTHY + unseen.HEALTHY
 
 
 @pytest.mark.parametrize("case", BAD, ids=lambda case: case.name)
@@ -14,7 +19,7 @@ def test_where_it_is_born(case):
     assert not report.ok
     found = (born.op, born.lineno, born.steps, born.index, born.direction, born.cause)
     assert found == (case.op, case.lineno, case.steps, case.index, case.direction, case.cause), report
-    assert born.file == __file__.replace("test_nonfinite", "catalogue")
+    assert born.file == inspect.getsourcefile(case.function)
     assert report.fix
 
 
