@@ -18,7 +18,7 @@ from tapejax.tensor import Tensor, stop_gradient, tensor
 from tapejax.transforms import elementwise_grad, grad, jacobian, jacrev, value_and_grad, vjp
 
 if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getattr__
-    from tapejax import diagnose, lax, nn, numpy, random, scipy, testing, training, verify  # noqa: F401
+    from tapejax import diagnose, hooks, lax, nn, numpy, random, scipy, testing, training, verify  # noqa: F401
     from tapejax.caches import clear_plans, plans, programs  # noqa: F401
     from tapejax.check import check_grads
     from tapejax.checkpointing import (
@@ -37,6 +37,7 @@ if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getat
     from tapejax.diagnose.missing import explain
     from tapejax.diagnose.nonfinite import find_nonfinite
     from tapejax.gradient_tape import GradientTape
+    from tapejax.hooks import region, regions_of, watch
     from tapejax.verify.actions import verify_tape
     from tapejax.verify.custom import verify_custom_rule
     from tapejax.verify.twins import compare, compare_precision
@@ -82,6 +83,8 @@ __all__ = [
     "no_grad",
     "plan_memory",
     "record",
+    "region",
+    "regions_of",
     "save_on_cpu",
     "save_to_disk",
     "saved_tensors_hooks",
@@ -95,9 +98,10 @@ __all__ = [
     "verify_tape",
     "vjp",
     "vmap",
+    "watch",
 ]
 
-_NAMESPACES = ("diagnose", "lax", "nn", "numpy", "random", "scipy", "testing", "training", "verify")
+_NAMESPACES = ("diagnose", "hooks", "lax", "nn", "numpy", "random", "scipy", "testing", "training", "verify")
 _LATE = {
     "caches": ("clear_plans", "plans", "programs"),
     "check": ("check_grads",),
@@ -111,6 +115,7 @@ _LATE = {
     "diagnose.missing": ("explain",),
     "diagnose.nonfinite": ("find_nonfinite",),
     "gradient_tape": ("GradientTape",),
+    "hooks": ("region", "regions_of", "watch"),
     "verify.actions": ("verify_tape",),
     "verify.custom": ("verify_custom_rule",),
     "verify.twins": ("compare", "compare_precision"),

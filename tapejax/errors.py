@@ -260,5 +260,14 @@ class ReplayError(BackwardError):
     failed = ""
 
 
+class HookError(BackwardError):
+    """A hook raised, or returned what cannot take the place of what it was given; the message names it."""
+
+    gradients = None
+    actions = ()
+    index = -1
+    failed = ""
+
+
 class SavedTensorError(TapejaxError, RuntimeError):
     """A saved-tensor hook gave back something else than what it was given."""

@@ -22,6 +22,7 @@ import numpy as np
 from tapejax import compat
 from tapejax.block import LIMIT, Block, fusion
 from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError, explain
+from tapejax.hooks import calls
 from tapejax.layout import forget, result_slot
 from tapejax.plan import OpAction, Plan
 from tapejax.program import Eqn
@@ -351,6 +352,8 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
     """A call that cannot just be noted, or perhaps not."""
     if scope.bindings is not None:
         tensors = scope.bindings.resolve(tensors)
+    if calls.attending and where is None and calls.opens(plan):
+        return run_stepwise(plan, tensors, everything=True)
     if plan.records and (plan.stepwise or (where is None and scope.tape.detail == "primitives")):
         if where is not None:  # it was opened already, and cannot be opened further
             raise UnknownLengthError(
@@ -360,7 +363,8 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
                 fix="run it eagerly on concrete values, outside of jit, vmap and shard_map, or use lax.scan",
             )
         return run_stepwise(plan, tensors)
-    if scope.manner is not None or not fusion.enabled or plan.effects or not plan.n_out:
+    seen = calls.attending and calls.watches(plan.name, where)
+    if seen or scope.manner is not None or not fusion.enabled or plan.effects or not plan.n_out:
         if plan.effects and scope.tape.block is not None:
             scope.tape.block.flush()  # so that a callback may look at whatever was computed before
         return run_now(plan, tensors, scope, where)
@@ -396,7 +400,8 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
             kept = manner.pack(plan, tensors, kept)
         action = OpAction(plan, [tensor.id for tensor in tensors], numbers, kept, where, tape.epoch)
         tape.append(action)
-    return packed(plan, results, numbers, action)
+    made = packed(plan, results, numbers, action)
+    return calls.ran(plan.name, tensors, made, action, where) if calls.attending else made
 
 
 def _waited(plan: Plan, values: Sequence[Any], where: Any) -> Any:
@@ -428,7 +433,7 @@ def new_block(tape: Any) -> Block:
     return block
 
 
-def run_stepwise(plan: Plan, tensors: Sequence[Tensor]) -> Any:
+def run_stepwise(plan: Plan, tensors: Sequence[Tensor], everything: bool = False) -> Any:
     """Record a plan's program equation by equation (see stepwise)."""
 
     def apply(key, function, operands, place, name):
@@ -439,7 +444,7 @@ def run_stepwise(plan: Plan, tensors: Sequence[Tensor]) -> Any:
             op = plan.steps_cache[key] = Lifted(function, name, set(), set(), plan.options)
         return op.at(place, operands)
 
-    everything = current_scope().tape.detail == "primitives"
+    everything = everything or current_scope().tape.detail == "primitives"
     options = plan.options
     recorder = Recorder(
         apply, everything=everything, ignore_custom_rules=options.ignore_custom_rules, caller=user_frame(2)

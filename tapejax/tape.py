@@ -13,7 +13,7 @@ from asyncio import _get_running_loop as running_loop  # exported for event loop
 from asyncio import current_task
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from threading import current_thread, local
+from threading import current_thread, get_ident, local
 from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
@@ -45,7 +45,8 @@ class TensorId:
     (False, 'Getitem')
     """
 
-    __slots__ = ("__weakref__", "_producer", "number")
+    __slots__ = ("__weakref__", "_producer", "hooks", "number")
+    hooks: list[Any]  # of a leaf that has some: see hooks/registry.py
 
     def __init__(self, number: int | None = None, producer: TapeAction | Composite | None = None):
         self.number: int = next_number() if number is None else number
@@ -205,7 +206,7 @@ class Epoch:
     It holds no actions, so that an action never keeps a whole tape alive.
     """
 
-    __slots__ = ("_by", "ambient", "first", "label", "merged_into", "start")
+    __slots__ = ("_by", "ambient", "first", "hooks", "label", "merged_into", "start", "thread")
 
     def __init__(self, label: str, ambient: bool = False):
         self.label = label
@@ -214,6 +215,8 @@ class Epoch:
         self.first = False  # whether its tape was opened for it
         self.merged_into: Epoch | None = None
         self._by: tuple[str, Any] | None = None
+        self.hooks: dict[Any, list[Any]] | None = None  # see hooks/registry.py
+        self.thread = get_ident()
 
     @property
     def consumed_by(self) -> str | None:

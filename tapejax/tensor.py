@@ -29,6 +29,7 @@ from tapejax.where import user_line
 
 if TYPE_CHECKING:
     from tapejax.gradients import Gradients
+    from tapejax.hooks import Hook
 
 Tracer = jax.core.Tracer
 SHARED = -1
@@ -218,6 +219,12 @@ class Tensor(metaclass=_Hint):
         from tapejax.engine import backward
 
         return backward(self, seed, **options)
+
+    def register_hook(self, function: Callable[[Any], Any]) -> Hook:
+        """Call function(gradient) when its gradient is complete; see `tapejax.hooks.on_gradient`."""
+        from tapejax.hooks import on_gradient
+
+        return on_gradient(self, function)
 
     def numpy(self) -> np.ndarray:
         """A NumPy copy of the value; no gradient flows through it."""

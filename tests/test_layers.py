@@ -15,7 +15,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # From the ground up. A module may import, when it is imported, only from what stands before it.
 LAYERS = [
     "where", "callers", "habits", "errors", "compat", "discharge", "program", "tracing", "rules", "accumulation", "reverse", "coverage",
-    "tape", "cuts", "generator", "modes", "packed", "tensor", "names", "gradients", "stepwise", "policy", "executables", "plan", "layout", "fused", "block", "lift", "straight", "operators", "higher_order", "engine", "cursor",
+    "tape", "cuts", "generator", "modes", "packed", "tensor", "names", "gradients", "hooks", "stepwise", "policy", "executables", "plan", "layout", "fused", "block", "lift", "straight", "operators", "higher_order", "engine", "cursor",
     "custom_op", "surface", "numpy", "nn", "lax", "scipy", "random", "caches",
     "recording", "transforms", "forward_mode", "compile", "checkpointing", "training", "gradient_tape", "check", "view", "verify", "diagnose", "testing", "cli", "__main__",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from tapejax.checkpointing.blame import Surroundings, first_difference
 from tapejax.checkpointing.digest import digest_of, same
 from tapejax.checkpointing.moment import Moment
 from tapejax.checkpointing.run import RunTape, Trail, reads_of, run
+from tapejax.checkpointing.saved import Saved
 from tapejax.checkpointing.traced import checkpoint_traced, policy_of
 from tapejax.errors import ArgumentError, ConsumedTapeError, ReplayError
 from tapejax.gradients import Gradients
@@ -185,7 +186,15 @@ class Call:
         self.tensors: dict[int, tuple[Any, TensorId, Kind]] = {}
         for place, leaf in enumerate(leaves):
             if is_tensor(leaf):
-                value = leaf.value if hooks is None else hooks.packed(leaf.value, is_leaf=leaf.is_leaf)
+                value = (
+                    leaf.value
+                    if hooks is None
+                    else hooks.packed(
+                        leaf.value,
+                        is_leaf=leaf.is_leaf,
+                        saved=Saved(f"checkpoint {name}", f"input[{place}]", user_line()),
+                    )
+                )
                 self.tensors[place] = (value, leaf.id, leaf._kind)
 
     def __call__(self) -> Any:
@@ -308,7 +317,7 @@ class CheckpointAction(TapeAction):
         inner = Gradients()
         if type(grads) is not Gradients:  # somebody's own kind, who wants to see every insert
             inner._sums = {number: ct for number, ct in starts.items() if ct is not None}
-            engine.run(actions, inner, wanted, step=step)
+            engine.run(actions, inner, wanted, step=step, since=trail.start)
             for number, gradient in inner._sums.items():
                 if number < trail.start:
                     grads.insert(TensorId(number), gradient)
@@ -321,7 +330,7 @@ class CheckpointAction(TapeAction):
         inner._sums.update((number, ct) for number, ct in starts.items() if ct is not None)
         starts.clear()
         try:
-            engine.run(actions, inner, wanted, step=step)
+            engine.run(actions, inner, wanted, step=step, since=trail.start)
         finally:
             sums.update((number, gradient) for number, gradient in inner._sums.items() if number < trail.start)
 
