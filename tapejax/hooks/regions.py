@@ -114,7 +114,14 @@ def open_regions() -> tuple[str, ...]:
 
 
 def regions_of(action: Any) -> tuple[str, ...]:
-    """The regions that an action was recorded in, the outermost first."""
+    """The regions that an action was recorded in, the outermost first.
+
+    >>> import tapejax as tj
+    >>> with tj.Tape() as tape, tj.region("encoder"), tj.region("norm"):
+    ...     y = tj.tensor(2.0, requires_grad=True) * 3
+    >>> tj.regions_of(tape[0])
+    ('encoder', 'norm')
+    """
     return Regions([action]).of(action)
 
 
