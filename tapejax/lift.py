@@ -19,7 +19,7 @@ from weakref import WeakSet, finalize, ref
 import jax
 import numpy as np
 
-from tapejax import compat
+from tapejax import compat, cuts
 from tapejax.block import LIMIT, Block, fusion
 from tapejax.errors import ArgumentError, TensorConversionError, UnknownLengthError, explain
 from tapejax.hooks import calls
@@ -323,8 +323,11 @@ def run(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = None, ch
     calls.append(call)  # the one step by which a call is noted
     if calls[index] is not call:
         _place(block, call, made)
-    if plan.records and not block.logged:
-        tape.log(block)
+    if plan.records:
+        if not block.logged:
+            tape.log(block)
+    elif plan.drops:
+        cuts.dropped(plan.name, tensors, made)
     if block.closed and block.missed(call):
         return run_now(plan, tensors, scope, where)
     return made if plan.bare else _tree.tree_unflatten(plan.structure, made if type(made) is list else [made])
@@ -401,6 +404,8 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
         action = OpAction(plan, [tensor.id for tensor in tensors], numbers, kept, where, tape.epoch)
         tape.append(action)
     made = packed(plan, results, numbers, action)
+    if plan.drops:
+        cuts.dropped(plan.name, tensors, made)
     return calls.ran(plan.name, tensors, made, action, where) if calls.attending else made
 
 

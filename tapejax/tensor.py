@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from sys import _getframe
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -25,7 +26,7 @@ from tapejax.errors import (
     WantsArraysError,
 )
 from tapejax.tape import Composite, TensorId, current_scope, next_number
-from tapejax.where import user_line
+from tapejax.where import is_own, user_line
 
 if TYPE_CHECKING:
     from tapejax.gradients import Gradients
@@ -101,6 +102,8 @@ class Tensor(metaclass=_Hint):
     @property
     def value(self) -> Any:
         """The jax.Array (or tracer) itself; using it records nothing."""
+        if self._kind.requires_grad and not is_own(_getframe(1).f_code.co_filename):
+            cuts.left(self._number, ".value")  # for whoever asks why a gradient is missing
         if self._slot is not None:
             value = self._value
             if isinstance(value, Composite):
