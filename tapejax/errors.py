@@ -143,6 +143,10 @@ class NonfiniteError(TapejaxError, FloatingPointError):
     report: object = None
 
 
+class NonfiniteWarning(UserWarning):
+    """A gradient holds NaN or infinities."""
+
+
 # --- values ------------------------------------------------------------------------------------
 
 

@@ -20,12 +20,12 @@ from tapejax.diagnose.places import place_of
 from tapejax.diagnose.report import Bad, Born, Hidden, NonfiniteReport, Stop
 from tapejax.diagnose.runs import Probe, Run
 from tapejax.diagnose.walk import Walker
-from tapejax.errors import ArgumentError, RuleError, UnknownLengthError
+from tapejax.errors import ArgumentError, RuleError, TapejaxError, UnknownLengthError
 from tapejax.lift import is_data, is_tensor
 from tapejax.program import Program
 from tapejax.recording import plain
 from tapejax.tape import Tape
-from tapejax.tensor import make
+from tapejax.tensor import Tensor, make
 from tapejax.tracing import trace
 from tapejax.where import user_line
 
@@ -268,16 +268,23 @@ class Traced:
 
 
 def _call(flat: Any, values: Sequence[Any]) -> Any:
-    """The function on arrays, or on Tensors if it insists on them."""
+    """The function on arrays, or on Tensors if it asks for what only these have. What it raises itself comes out at once."""
     try:
         result = flat(*values)
-    except (TypeError, AttributeError) as refusal:
-        if isinstance(refusal, jax.errors.JAXTypeError):
+    except (TapejaxError, AttributeError) as refusal:
+        if not _wants_tensors(refusal):
             raise
         tensors = [make(value, _inexact(value)) for value in values]
         with Tape():
             result = flat(*tensors)
     return _tree.tree_map(plain, result, is_leaf=is_tensor)
+
+
+def _wants_tensors(refusal: Exception) -> bool:
+    """Whether an array was asked for an attribute of a Tensor, or given to one of our functions that takes Tensors."""
+    if isinstance(refusal, AttributeError):
+        return isinstance(refusal.obj, jax.Array) and hasattr(Tensor, refusal.name or "")
+    return isinstance(refusal, ArgumentError)
 
 
 def _out_name(path: Any, aval: Any) -> str:
