@@ -19,6 +19,7 @@ from tapejax.diagnose.loops import without_whiles
 from tapejax.diagnose.places import place_of
 from tapejax.diagnose.report import Bad, Born, Hidden, NonfiniteReport, Stop
 from tapejax.diagnose.runs import Probe, Run
+from tapejax.diagnose.shards import without_shard_maps
 from tapejax.diagnose.walk import Walker
 from tapejax.errors import ArgumentError, RuleError, TapejaxError, UnknownLengthError
 from tapejax.lift import is_data, is_tensor
@@ -224,6 +225,7 @@ class Traced:
                 at=user_line(),
                 fix="lax.cond, jnp.where or lax.while_loop in their place; or fix such arguments with functools.partial",
             ) from error
+        program = without_shard_maps(program)
         self.out_names = [_out_name(path, aval) for path, aval in zip(structure, program.out_avals, strict=True)]
         self.counts = [not has_aux or (bool(path) and getattr(path[0], "idx", 1) == 0) for path in structure]
         self.probe = self._probe(program, values)

@@ -6,9 +6,12 @@ tool says such a thing. alarms: on how many healthy programs it raises. `--markd
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 import traceback
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
@@ -82,11 +85,32 @@ def by_checkify(case: Case):
         return {"op": op == case.op or (said, case.op) == ("division by zero", "div"), "line": line_in_catalogue(thrown) == case.lineno}  # fmt: skip
 
 
+def by_equinox(case: Case):
+    """equinox.debug.backward_nan around every argument, the one place that needs no knowledge of the program."""
+
+    def guarded(*args):
+        return scalar(case)(*jax.tree.map(guard, args))
+
+    def guard(x):
+        floats = jnp.issubdtype(jnp.result_type(x), jnp.floating)
+        return eqx.debug.backward_nan(x, name="argument", terminate=True) if floats else x
+
+    argnums = tuple(range(len(case.args)))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            jax.block_until_ready(jax.jit(jax.value_and_grad(guarded, argnums))(*case.args))
+            jax.effects_barrier()
+    except Exception as error:  # its own, or what it cannot differentiate
+        return {"op": False, "line": line_in_catalogue(error) == case.lineno}
+    return None
+
+
 TOOLS = {
     "tapejax.find_nonfinite": by_us,
     "jax.debug_nans and debug_infs": by_debug_nans,
     "the same under jax.jit": lambda case: by_debug_nans(case, jax.jit),
     "checkify (float_checks)": by_checkify,
+    "equinox.debug.backward_nan": by_equinox,
 }
 
 
