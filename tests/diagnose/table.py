@@ -1,7 +1,7 @@
 """What each tool says about the catalogue: python -m tests.diagnose.table
 
 op and line: of the programs with a bad number, how many it names right. step, element, direction, cause: the same, where the
-tool says such a thing. alarms: on how many healthy programs it raises. `--markdown` prints it for a page.
+tool says such a thing. alarms: on how many healthy programs it raises. `--markdown` prints it for a page, `--write` puts it there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import io
 import sys
 import traceback
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -23,6 +24,7 @@ from tests.diagnose.catalogue import Case
 BAD = catalogue.BAD + unseen.BAD
 HEALTHY = catalogue.HEALTHY + unseen.HEALTHY
 FILES = (catalogue.__file__, unseen.__file__)
+PAGE, MARK, PAST = Path(__file__).parents[2] / "docs" / "find-a-nan.md", "<!-- table -->", "\n\n`python -m bench"
 COLUMNS = ("op", "line", "step", "element", "direction", "cause")
 
 
@@ -123,9 +125,14 @@ def main() -> None:
         alarms = sum(bool(look(case)) for case in HEALTHY)
         rows.append((tool, *shown, str(alarms)))
     head = (f"of {len(BAD)}", *COLUMNS, f"alarms, of {len(HEALTHY)}")
+    markdown = "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
     if "--markdown" in sys.argv:
-        for row in (head, ["---"] * len(head), *rows):
-            print(f"| {' | '.join(row)} |")
+        print(markdown)
+        return
+    if "--write" in sys.argv:
+        text = PAGE.read_text()
+        start = text.index(MARK) + len(MARK)
+        PAGE.write_text(f"{text[:start]}\n\n{markdown}{text[text.index(PAST, start) :]}")
         return
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     for row in (head, *rows):

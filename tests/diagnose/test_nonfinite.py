@@ -1,6 +1,7 @@
 """find_nonfinite on the catalogue: op, line, step, element, direction, cause; no alarm on healthy programs."""
 
 import inspect
+from pathlib import Path
 
 import jax
 import pytest
@@ -35,3 +36,11 @@ def test_no_alarm_where_nothing_bad_arrives(case):
     )
     if "has_aux" not in case.options:
         assert all(bool(jax.numpy.isfinite(value).all()) for value in values)
+
+
+def test_the_page_counts_the_whole_catalogue():
+    page = Path(__file__).parents[2] / "docs" / "find-a-nan.md"
+    text = page.read_text()
+    assert f"| of {len(BAD)} | op | line |" in text
+    assert f"alarms, of {len(HEALTHY)} |" in text
+    assert len(unseen.BAD) >= len(BAD) / 3
