@@ -38,6 +38,10 @@ class Case:
         return self.function.__name__
 
     @property
+    def file(self) -> str:
+        return inspect.getsourcefile(inspect.unwrap(self.function)) or ""
+
+    @property
     def lineno(self) -> int:
         lines, start = inspect.getsourcelines(inspect.unwrap(self.function))
         marked = [start + i for i, line in enumerate(lines) if "# here" in line]

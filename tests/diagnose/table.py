@@ -7,6 +7,7 @@ tool says such a thing. alarms: on how many healthy programs it raises. `--markd
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import sys
 import traceback
@@ -20,6 +21,15 @@ from jax.experimental import checkify
 import tapejax as tj
 from tests.diagnose import catalogue, unseen
 from tests.diagnose.catalogue import Case
+
+if importlib.util.find_spec("torch"):
+    from tests.diagnose.in_torch import NotTranslated, by_torch
+else:
+
+    class NotTranslated(Exception):
+        pass
+
+    by_torch = None
 
 BAD = catalogue.BAD + unseen.BAD
 HEALTHY = catalogue.HEALTHY + unseen.HEALTHY
@@ -116,13 +126,28 @@ TOOLS = {
 }
 
 
+def answers(look, cases: list[Case]) -> list[dict[str, bool]]:
+    """What a tool says of the programs that it can run."""
+    found = []
+    for case in cases:
+        with contextlib.suppress(NotTranslated):
+            found.append(look(case) or {})
+    return found
+
+
+if by_torch is not None:
+    TOOLS["torch.autograd.detect_anomaly"] = by_torch
+
+
 def main() -> None:
     rows = []
     for tool, look in TOOLS.items():
-        found = [look(case) or {} for case in BAD]
+        found, harmless = answers(look, BAD), answers(look, HEALTHY)
+        if len(found) < len(BAD):
+            tool = f"{tool} (of the {len(found)} and {len(harmless)} that it can run)"
         said = [sum(bool(answer.get(column)) for answer in found) for column in COLUMNS]
         shown = [str(n) if any(column in answer for answer in found) else "-" for n, column in zip(said, COLUMNS)]
-        alarms = sum(bool(look(case)) for case in HEALTHY)
+        alarms = sum(map(bool, harmless))
         rows.append((tool, *shown, str(alarms)))
     head = (f"of {len(BAD)}", *COLUMNS, f"alarms, of {len(HEALTHY)}")
     markdown = "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
