@@ -123,31 +123,31 @@ def opens(plan: Any) -> bool:
     """Whether a function is to be recorded equation by equation, because a hook is on something inside it."""
     found = plan.steps_cache.get("names inside")
     if found is None:
-        found = plan.steps_cache["names inside"] = set(_inside(plan.flat_program.eqns))
+        found = plan.steps_cache["names inside"] = set(inside(plan.flat_program.eqns))
     return any([_opens(hook, found, plan) for hook in attending])
 
 
-def _opens(hook: Hook, inside: set[tuple[str, str]], plan: Any) -> bool:
+def _opens(hook: Hook, names: set[tuple[str, str]], plan: Any) -> bool:
     if hook.watcher is not None:
         eqns = plan.flat_program.eqns
         within = hook.watcher.detail == "primitives" and hook.watcher in _watching.get()
         return within and (len(eqns) > 1 or any(eqn.is_structural for eqn in eqns))
     if isinstance(hook.target, region):
-        return (REGION, hook.target.name) in inside
-    return hook.kind == GRADIENT and (NAME, hook.target) in inside
+        return (REGION, hook.target.name) in names
+    return hook.kind == GRADIENT and (NAME, hook.target) in names
 
 
 REGION, NAME = "region", "name"
 
 
-def _inside(eqns: Any) -> Iterator[tuple[str, str]]:
+def inside(eqns: Any) -> Iterator[tuple[str, str]]:
     for eqn in eqns:
         names = names_around(eqn) if hasattr(eqn, "sources") else scopes_of(eqn.source_info)
         yield from ((REGION, name) for name in names)
         if eqn.primitive.name == "name":
             yield NAME, eqn.params["name"]
         for jaxpr in jex_core.jaxprs_in_params(eqn.params):
-            yield from _inside(compat.jaxpr_parts(jaxpr)[0].eqns)
+            yield from inside(compat.jaxpr_parts(jaxpr)[0].eqns)
 
 
 def meant(hook: Hook, op: str, regions: Sequence[str], also: str = "") -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tapejax.gradients import Gradients
 from tapejax.hooks import registry
-from tapejax.hooks.calls import NAME, _inside, meant
+from tapejax.hooks.calls import NAME, inside, meant
 from tapejax.hooks.regions import Regions, number_of, region
 from tapejax.hooks.registry import ACCUMULATED, AFTER, BEFORE, GRADIENT, Hook
 from tapejax.tape import Composite, written
@@ -99,7 +99,7 @@ class Hooked:
         plan = getattr(action, "plan", None)
         if not hooks or plan is None or len(plan.flat_program.eqns) != 1:
             return []
-        names = {name for what, name in _inside(plan.flat_program.eqns) if what == NAME}
+        names = {name for what, name in inside(plan.flat_program.eqns) if what == NAME}
         return [hook for hook in hooks if hook.target in names]
 
     def _around(self, action: Any) -> dict[str, list[Hook]]:
