@@ -289,3 +289,19 @@ def test_verify_says_where_to_look():
     assert any("find_nonfinite" in note for note in report.notes)
     assert "find_nonfinite" in str(report)
     assert not tj.verify(lambda x: jnp.sin(x).sum(), POINT).notes
+
+
+def test_inside_diffrax():
+    diffrax = pytest.importorskip("diffrax")
+
+    def loss(y0):
+        def field(t, y, args):
+            return -jnp.sqrt(y)
+
+        term, times = diffrax.ODETerm(field), (0.0, 2.0, 0.25)
+        return diffrax.diffeqsolve(term, diffrax.Euler(), *times, y0, saveat=diffrax.SaveAt(t1=True)).ys.sum()
+
+    born = tj.find_nonfinite(loss, jnp.array([1.0, 9.0])).born
+    assert (born.op, born.direction, born.cause, born.index) == ("sqrt", "forward", "value", (0,))
+    assert born.lineno == loss.__code__.co_firstlineno + 2
+    assert born.steps[0] == ("while", 7)  # by Euler's steps of 1/4: the seventh leaves the positive numbers
