@@ -110,7 +110,7 @@ def run(
     step: what to do with an action, if not its own `backward` (see higher_order.py).
     since: of a pass that is part of another: hooks on what was made before are called there (see hooks/passing.py).
     """
-    hooked = passing.over(entries, wanted, since) if hooks else None
+    hooked = passing.over(entries, grads, wanted, since) if hooks else None
     only = Only(wanted, entries)
     asked = Request(wanted, alone=alone, only_ops=only.ops)
     one_by_one = (

@@ -13,7 +13,7 @@ from tapejax.hooks.registry import ACCUMULATED, AFTER, BEFORE, GRADIENT, Hook
 from tapejax.tape import Composite, written
 
 
-def over(entries: list[Any], wanted: set[int] | None, since: int = 0) -> Hooked | None:
+def over(entries: list[Any], grads: Gradients, wanted: set[int] | None, since: int = 0) -> Hooked | None:
     """What is hooked about these entries of a log; they are written out then. None if nothing is.
 
     since: hooks on what was made before are somebody else's to call (this is a part of a larger pass).
@@ -21,7 +21,7 @@ def over(entries: list[Any], wanted: set[int] | None, since: int = 0) -> Hooked 
     kept: dict[Any, list[Hook]] = {}
     for epoch in {id(e): e for e in (getattr(entry, "epoch", None) for entry in entries) if e is not None}.values():
         kept.update({key: list(hooks) for key, hooks in (epoch.hooks or {}).items() if hooks and key[1] >= since})
-    read = _read(entries) if registry.leaves else set()
+    read = _read(entries) | set(grads._sums) if registry.leaves else set()  # a root may be a leaf
     leaves = {id.number: list(id.hooks) for id in list(registry.leaves) if id.number in read and id.number >= since}
     everywhere = [hook for hook in registry.everywhere if hook.kind in (GRADIENT, BEFORE, AFTER)]
     leaves = {n: hooks for n, hooks in leaves.items() if hooks and (wanted is None or n in wanted)}

@@ -96,6 +96,65 @@ def test_registered_after_the_op_that_used_it_it_is_called_all_the_same():
     np.testing.assert_allclose(tj.backward(y)[x], 20 * X)
 
 
+def test_a_root_that_is_a_leaf():
+    x = leaf(2.0)
+    x.register_hook(lambda g: g + 1)
+    assert float(tj.backward(x)[x]) == 2.0
+
+
+def test_several_roots():
+    x = leaf(2.0)
+    y, z = x * x, x * 3
+    y.register_hook(lambda g: 10 * g)
+    assert float(tj.backward([y, z])[x]) == 10 * 4 + 3
+
+
+def test_forked_tapes_and_threads():
+    x, seen = leaf(), []
+    with tj.Tape() as tape:
+        child = tape.fork()
+        with child:
+            h = x * 2
+            h.register_hook(lambda g: 100 * g)
+        tape.merge([child])
+        y = h.sum()
+    np.testing.assert_allclose(tape.backward(y)[x], np.full(3, 200.0))
+
+    def step():
+        a = leaf(1.0)
+        a.register_hook(seen.append)
+        tj.backward(a * a)
+
+    threads = [threading.Thread(target=step) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 4
+
+
+def test_an_error_in_a_forward_hook_names_it_too():
+    x = leaf()
+    with forward("multiply", complains), pytest.raises(HookError, match="`complains`, forward of multiply"):
+        x * x
+
+
+def test_watch_sees_inside_loops_checkpoints_and_jit():
+    x = leaf()
+
+    @tj.lift
+    def rolled(x):
+        return jax.lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, c[1] * 2), (0, x))[1].sum()
+
+    with tj.watch(detail="primitives") as calls:
+        y = rolled(x)
+    assert [(call.op, call.steps) for call in calls if call.op == "mul"] == [("mul", (("while", i),)) for i in (0, 1)]
+    np.testing.assert_allclose(tj.backward(y)[x], np.full(3, 4.0))
+    with tj.watch() as calls:
+        tj.checkpoint(lambda a: tnp.cos(a).sum(), x)
+    assert [call.op for call in calls] == ["cos", "sum"]
+
+
 def test_too_late_is_refused():
     x = leaf()
     h = x * x
