@@ -5,13 +5,13 @@ import typing as _typing
 
 from tapejax.engine.backward import backward
 from tapejax.errors import TapejaxError
-from tapejax.fusion.switch import fusion
 from tapejax.ops import operators as _operators  # noqa: F401  (gives Tensor its operators and methods)
 from tapejax.ops.custom_op import custom_op
 from tapejax.ops.lift import lift
 from tapejax.tape.above import above as _above
 from tapejax.tape.action import TapeAction, TensorId
 from tapejax.tape.modes import enable_grad, no_grad
+from tapejax.tape.switch import fusion
 from tapejax.tape.tape import Tape, current_tape, is_recording, record, take
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Tensor, stop_gradient, tensor
@@ -20,7 +20,7 @@ from tapejax.transforms.jit import jit, vmap
 from tapejax.transforms.reverse_mode import elementwise_grad, grad, jacobian, jacrev, value_and_grad, vjp
 
 if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getattr__
-    from tapejax import diagnose, lax, nn, numpy, random, scipy, testing, training, verify  # noqa: F401
+    from tapejax import diagnose, hooks, lax, nn, numpy, random, scipy, testing, training, verify  # noqa: F401
     from tapejax.checkpointing import (
         checkpoint,
         checkpoint_multi,
@@ -37,13 +37,14 @@ if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getat
     from tapejax.diagnose.nonfinite import find_nonfinite
     from tapejax.engine.cursor import Cursor
     from tapejax.gradient_tape import GradientTape
+    from tapejax.hooks import region, regions_of, watch
     from tapejax.ops.compiled import clear_plans, plans, programs  # noqa: F401
     from tapejax.verify.actions import verify_tape
     from tapejax.verify.check_grads import check_grads
     from tapejax.verify.custom import verify_custom_rule
     from tapejax.verify.twins import compare, compare_precision
 
-_above.install(backward="tapejax.engine.backward", cursor="tapejax.engine.cursor")
+_above.install(backward="tapejax.engine.backward", cursor="tapejax.engine.cursor", on_gradient="tapejax.hooks")
 _above.install(save="tapejax.view", dot="tapejax.view", html="tapejax.view", bundle="tapejax.view")
 
 __version__ = "0.1.0"
@@ -87,6 +88,8 @@ __all__ = [
     "no_grad",
     "plan_memory",
     "record",
+    "region",
+    "regions_of",
     "save_on_cpu",
     "save_to_disk",
     "saved_tensors_hooks",
@@ -100,9 +103,10 @@ __all__ = [
     "verify_tape",
     "vjp",
     "vmap",
+    "watch",
 ]
 
-_NAMESPACES = ("diagnose", "lax", "nn", "numpy", "random", "scipy", "testing", "training", "verify")
+_NAMESPACES = ("diagnose", "hooks", "lax", "nn", "numpy", "random", "scipy", "testing", "training", "verify")
 _LATE = {
     "ops.compiled": ("clear_plans", "plans", "programs"),
     "verify.check_grads": ("check_grads",),
@@ -116,6 +120,7 @@ _LATE = {
     "diagnose.missing": ("explain",),
     "diagnose.nonfinite": ("find_nonfinite",),
     "gradient_tape": ("GradientTape",),
+    "hooks": ("region", "regions_of", "watch"),
     "verify.actions": ("verify_tape",),
     "verify.custom": ("verify_custom_rule",),
     "verify.twins": ("compare", "compare_precision"),

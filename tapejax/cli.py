@@ -105,6 +105,17 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--html", metavar="FILE", help="write the tape as a page to step through")
     show.add_argument("--dot", metavar="FILE", help="write the tape as a Graphviz graph ('-' for standard output)")
 
+    show.add_argument(
+        "--save", metavar="FILE", help="write the run as data, for `tapejax diff`: FILE.json and FILE.npz"
+    )
+
+    diff = add("diff", _diff, "the first action where two saved runs part, forward and back")
+    diff.add_argument("a", metavar="A", help="what `tapejax show --save` or TapeData.save wrote")
+    diff.add_argument("b", metavar="B", help="another")
+    diff.add_argument("--rtol", type=float, help="the relative difference that is fine (by dtype)")
+    diff.add_argument("--json", metavar="FILE", help="write the result to a file ('-' for standard output)")
+    diff.set_defaults(html=None)
+
     coverage = add("coverage", _coverage, "primitives (rule, constant, refused) and functions of jax (lifted, plain)")
     coverage.add_argument("what", nargs="?", choices=("all", "primitives", "functions"), default="all")
     return parser
@@ -205,6 +216,10 @@ def _show(options: argparse.Namespace) -> int:
     from tapejax.verify.watch import watch
 
     function, args = _call_of(options)
+    if options.save:
+        with _writing():
+            detail = "primitives" if options.primitives else "ops"
+            print("saved as", tapejax.diagnose.TapeData.record(function, *args, detail=detail).save(options.save))
     try:
         recorded = watch(Subject.of(function, args), detail="primitives" if options.primitives else "ops")
     except tapejax.TapejaxError as error:
@@ -227,6 +242,16 @@ def _show(options: argparse.Namespace) -> int:
             roots = [root for root in recorded.roots if getattr(root, "requires_grad", False)]
             tape.save_html(options.html, root=roots)
     return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    import tapejax
+
+    try:
+        a, b = (tapejax.diagnose.TapeData.load(path) for path in (options.a, options.b))
+    except tapejax.TapejaxError as error:
+        raise UsageError(error.what) from error
+    return _write(a.diff(b, rtol=options.rtol), options)
 
 
 # --- a function and its arguments ----------------------------------------------------------------------------

@@ -143,6 +143,10 @@ class NonfiniteError(TapejaxError, FloatingPointError):
     report: object = None
 
 
+class NonfiniteWarning(UserWarning):
+    """A gradient holds NaN or infinities."""
+
+
 # --- values ------------------------------------------------------------------------------------
 
 
@@ -274,6 +278,15 @@ class UnknownLengthError(RuleError, ValueError):
 
 class ReplayError(BackwardError):
     """A checkpointed function did something else when it ran again: its gradient would have been wrong."""
+
+    gradients = None
+    actions = ()
+    index = -1
+    failed = ""
+
+
+class HookError(BackwardError):
+    """A hook raised, or returned what cannot take the place of what it was given; the message names it."""
 
     gradients = None
     actions = ()

@@ -7,17 +7,21 @@ after any optimiser of optax, and work under jit. A map of Gradients may stand f
 from __future__ import annotations
 
 import functools
+import warnings
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from tapejax.errors import ArgumentError, DtypeError, GradientMismatchError
+from tapejax.errors import ArgumentError, DtypeError, GradientMismatchError, NonfiniteWarning
+from tapejax.ground import compat
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import is_tensor, lift
 from tapejax.tensor.gradients import Gradients
-from tapejax.tensor.tensor import array_of
+from tapejax.tensor.tensor import Tensor, array_of
 from tapejax.transforms.recording import plain
 from tapejax.transforms.reverse_mode import check_callable, flatten, value_and_grad
 
@@ -52,6 +56,26 @@ def _norm(*leaves):
     return norm * scale.astype(norm.dtype)
 
 
+_pending: deque[tuple[Any, str, str]] = deque(maxlen=2)  # norms that were not there yet when they were made
+
+
+def _noticed(norm: Any, by: str) -> Any:
+    """A norm as it is. One that is not finite is warned of, at the next call if it is not computed yet: nobody waits for it."""
+    value = norm.held if isinstance(norm, Tensor) else norm
+    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and not compat.is_tracing():
+        _pending.append((value, by, user_line()))
+        if _pending[0][0].is_ready():
+            met, by, line = _pending.popleft()
+            if not met.is_deleted() and met.is_fully_addressable and not np.isfinite(met):
+                warnings.warn(
+                    f"{by} at {line} met a gradient that holds NaN or infinities: tapejax.find_nonfinite(loss, *args) says "
+                    "where they were born",
+                    NonfiniteWarning,
+                    stacklevel=3,
+                )
+    return norm
+
+
 def global_norm(gradients: Any) -> Any:
     """The norm of all gradients taken together as one vector.
 
@@ -66,7 +90,7 @@ def global_norm(gradients: Any) -> Any:
             fix="give grads.tree(params), or ask for the parameters only: backward(loss, wrt=params)",
         )
     leaves = _leaves(gradients)
-    return _norm(*leaves) if leaves else jnp.zeros(())
+    return _noticed(_norm(*leaves), "global_norm") if leaves else jnp.zeros(())
 
 
 @functools.partial(lift, name="scale_to_norm")
@@ -83,7 +107,7 @@ def _scaled(*leaves, limit):
         found = wide / unit.astype(wide.real.dtype) * factor.astype(wide.real.dtype)
         return jnp.where(is_long, found.astype(leaf.dtype), leaf * jnp.ones((), real))
 
-    return [shorter(leaf) for leaf in leaves]
+    return [*(shorter(leaf) for leaf in leaves), jax.lax.stop_gradient(norm)]
 
 
 def clip_by_norm(gradients: Any, max_norm: Any) -> Any:
@@ -98,8 +122,10 @@ def clip_by_norm(gradients: Any, max_norm: Any) -> Any:
     leaves = _leaves(gradients)
     if not leaves:
         return gradients
-    shorter = iter(_scaled(*leaves, limit=max_norm))
-    return _map(lambda leaf: next(shorter), gradients)
+    *shorter, norm = _scaled(*leaves, limit=max_norm)
+    _noticed(norm, "clip_by_norm")
+    found = iter(shorter)
+    return _map(lambda leaf: next(found), gradients)
 
 
 @functools.partial(lift, name="clip_by_value")

@@ -13,6 +13,7 @@ from tapejax.checkpointing.blame import Surroundings, first_difference
 from tapejax.checkpointing.digest import digest_of, same
 from tapejax.checkpointing.moment import Moment
 from tapejax.checkpointing.run import RunTape, Trail, reads_of, run_on
+from tapejax.checkpointing.saved import Saved
 from tapejax.checkpointing.traced import checkpoint_traced, policy_of
 from tapejax.engine import backward as engine
 from tapejax.errors import ArgumentError, ConsumedTapeError, ReplayError
@@ -186,7 +187,15 @@ class Call:
         self.tensors: dict[int, tuple[Any, TensorId, Kind]] = {}
         for place, leaf in enumerate(leaves):
             if is_tensor(leaf):
-                value = leaf.value if hooks is None else hooks.packed(leaf.value, is_leaf=leaf.is_leaf)
+                value = (
+                    leaf.value
+                    if hooks is None
+                    else hooks.packed(
+                        leaf.value,
+                        is_leaf=leaf.is_leaf,
+                        saved=Saved(f"checkpoint {name}", f"input[{place}]", user_line()),
+                    )
+                )
                 self.tensors[place] = (value, leaf.id, leaf.kind)
 
     def __call__(self) -> Any:
@@ -309,7 +318,7 @@ class CheckpointAction(TapeAction):
         inner = Gradients()
         if type(grads) is not Gradients:  # somebody's own kind, who wants to see every insert
             inner.sums = {number: ct for number, ct in starts.items() if ct is not None}
-            engine.go_back(actions, inner, wanted, step=step)
+            engine.go_back(actions, inner, wanted, step=step, since=trail.start)
             for number, gradient in inner.sums.items():
                 if number < trail.start:
                     grads.insert(TensorId(number), gradient)
@@ -322,7 +331,7 @@ class CheckpointAction(TapeAction):
         inner.sums.update((number, ct) for number, ct in starts.items() if ct is not None)
         starts.clear()
         try:
-            engine.go_back(actions, inner, wanted, step=step)
+            engine.go_back(actions, inner, wanted, step=step, since=trail.start)
         finally:
             sums.update((number, gradient) for number, gradient in inner.sums.items() if number < trail.start)
 

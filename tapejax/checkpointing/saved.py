@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,19 @@ import numpy as np
 
 from tapejax.errors import ArgumentError, SavedTensorError
 from tapejax.ground.where import user_line
+from tapejax.hooks.calls import operands_kept
 from tapejax.tape.packed import Packed
 from tapejax.tape.scope import Entered, Entry, Scope, enter
 from tapejax.tensor.tensor import Tensor, Tracer
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a value is to the action that keeps it: the op, its operand (`out` for a result), and the user's line."""
+
+    op: str
+    operand: str
+    line: str
 
 
 class Manner:
@@ -32,7 +44,10 @@ class Manner:
         if hooks is None:
             return kept
         leaves = {id(tensor.held) for tensor in tensors if tensor.is_leaf}
-        return tuple([hooks.packed(value, is_leaf=id(value) in leaves) for value in kept])
+        told = [None] * len(kept)
+        if hooks.is_told:
+            told = [Saved(plan.name, operand, user_line()) for operand, _ in operands_kept(plan)]
+        return tuple([hooks.packed(v, is_leaf=id(v) in leaves, saved=s) for v, s in zip(kept, told, strict=True)])
 
 
 STEADY = Manner()
@@ -42,7 +57,7 @@ class saved_tensors_hooks(Entered):
     """Within it, what ops keep for backward goes through `pack`, and through `unpack` when backward reads it.
 
     pack takes an array and returns anything; unpack takes that and returns an array of the same shape
-    and dtype. The inputs of a checkpoint count as kept. The innermost hooks hold.
+    and dtype. A pack of two parameters is also told what the array is: `op`, `operand`, `line` (see `Saved`). The inputs of a checkpoint count as kept. The innermost hooks hold.
 
     >>> import numpy as np, tapejax as tj
     >>> x = tj.tensor([1.0, 2.0], requires_grad=True)
@@ -54,11 +69,12 @@ class saved_tensors_hooks(Entered):
 
     leaves = True  # whether leaf tensors, which live anyway, are packed too
 
-    def __init__(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]):
+    def __init__(self, pack: Callable[..., Any], unpack: Callable[[Any], Any]):
         for hook in (pack, unpack):
             if not callable(hook):
                 raise ArgumentError(f"a hook is a function, not {type(hook).__name__}", at=user_line())
         self._pack, self._unpack = pack, unpack
+        self.is_told = _wants_two(pack)
         self._entries: list[Entry] = []
 
     def __enter__(self) -> saved_tensors_hooks:
@@ -67,7 +83,7 @@ class saved_tensors_hooks(Entered):
     def within(self, outer: Scope) -> Scope:
         return Scope(outer.tape, outer.enabled, (outer.thread, outer.task), outer.bindings, Manner(self))
 
-    def packed(self, value: Any, *, is_leaf: bool = False) -> Any:
+    def packed(self, value: Any, *, is_leaf: bool = False, saved: Saved | None = None) -> Any:
         """A value as an action keeps it: what is traced, or lives anyway, as it is."""
         if isinstance(value, (Tracer, Packed)) or (is_leaf and not self.leaves):
             return value
@@ -88,7 +104,16 @@ class saved_tensors_hooks(Entered):
             with jax.enable_x64(True):
                 return jax.device_put(found, sharding)
 
-        return Packed(self._pack(value), restore)
+        return Packed(self._pack(value, saved) if self.is_told else self._pack(value), restore)
+
+
+def _wants_two(pack: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(pack).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum([p.kind in plain and p.default is p.empty for p in parameters]) == 2
 
 
 class _Elsewhere(saved_tensors_hooks):

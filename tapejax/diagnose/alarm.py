@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from tapejax.diagnose.elements import NAN, first, is_inexact, kind_of, mask, to_numpy
 from tapejax.diagnose.nonfinite import find_nonfinite
 from tapejax.diagnose.report import Bad, Born, NonfiniteReport
-from tapejax.errors import ArgumentError, NonfiniteError, TapejaxError
+from tapejax.errors import ArgumentError, NonfiniteError, NonfiniteWarning, TapejaxError
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import is_tensor
 from tapejax.tape.modes import alarm
@@ -21,10 +21,6 @@ from tapejax.tape.tape import Tape
 from tapejax.transforms.recording import plain
 
 _tree = jax.tree_util
-
-
-class NonfiniteWarning(UserWarning):
-    """A gradient holds NaN or infinities."""
 
 
 class debug_nonfinite:

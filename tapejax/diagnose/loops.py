@@ -137,9 +137,10 @@ class Steps:
         self.skip = 0
         self._count: Any = None
         if eqn.name == "while":
-            body = self.tools.flatten(eqn.params["body_jaxpr"])
-            self.loop = Scan(body, eqn.params["body_nconsts"], len(body.outputs), 0, False, 1)
-            self.skip = eqn.params["cond_nconsts"]
+            inner = While(eqn)
+            body = self.tools.flatten(inner.jaxpr(*[var.aval for var in eqn.origin.invars]))
+            self.loop = Scan(body, inner.n_consts, len(body.outputs), 0, False, 1)
+            self.skip = inner.skip
             self._count = compiled(lambda operands: _count(eqn, operands), runs_once=False)
         else:
             self.loop = Scan.of(eqn, self.tools)
@@ -168,18 +169,49 @@ class Steps:
         return [*consts, *state, *(to_numpy(x)[i] for x in xs)]
 
 
+class While:
+    """A while loop: one step of it is body(*consts, *carry) -> carry.
+
+    A mapped loop runs until the last lane is done. What is computed in a lane that is done is dropped; it gets the state
+    of a lane that is not, so that nothing bad is born there.
+    """
+
+    def __init__(self, eqn: Eqn):
+        params = eqn.params
+        self.n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+        self.go_on = jex_core.jaxpr_as_fun(params["cond_jaxpr"])
+        self._plain = jex_core.jaxpr_as_fun(params["body_jaxpr"])
+        self.mapped = bool(compat.jaxpr_parts(params["cond_jaxpr"])[0].outvars[0].aval.shape)
+        self.skip = 0 if self.mapped else self.n_cond  # operands that a step does not read
+        self.n_consts = self.n_cond + n_body - self.skip
+        self.body = self._by_lane if self.mapped else self._plain
+
+    def _by_lane(self, *operands: Any) -> list[Any]:
+        carry = operands[self.n_consts :]
+        (live,) = self.go_on(*operands[: self.n_cond], *carry)
+        lanes = jnp.arange(live.size).reshape(live.shape)
+        lanes = jnp.where(live, lanes, jnp.argmax(live.ravel()))
+        spread = lambda x: lax.broadcast_in_dim(live, x.shape, range(live.ndim))
+        lent = [lax.stop_gradient(x).reshape(live.size, *x.shape[live.ndim :])[lanes] for x in carry]
+        given = [lax.select(spread(x), x, other) for x, other in zip(carry, lent, strict=True)]
+        made = self._plain(*operands[self.n_cond : self.n_consts], *given)
+        return [lax.select(spread(x), new, x) for new, x in zip(made, carry, strict=True)]
+
+    def jaxpr(self, *avals: Any) -> Any:
+        return jax.make_jaxpr(self.body)(*avals[self.skip :])
+
+
 def _count(eqn: Eqn, operands: list[Any]) -> Any:
     """How often a while runs its body."""
-    params = eqn.params
-    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
-    cond_consts, consts, carry = operands[:n_cond], operands[n_cond : n_cond + n_body], operands[n_cond + n_body :]
-    go_on, body = jex_core.jaxpr_as_fun(params["cond_jaxpr"]), jex_core.jaxpr_as_fun(params["body_jaxpr"])
+    loop = While(eqn)
+    cond_consts, given = operands[: loop.n_cond], operands[loop.skip :]
+    consts, carry = given[: loop.n_consts], given[loop.n_consts :]
 
     def one(state):
         count, carry = state
-        return count + 1, [jnp.asarray(a, b.dtype) for a, b in zip(body(*consts, *carry), carry, strict=True)]
+        return count + 1, [jnp.asarray(a, b.dtype) for a, b in zip(loop.body(*consts, *carry), carry, strict=True)]
 
-    still = lambda state: jnp.any(go_on(*cond_consts, *state[1])[0])
+    still = lambda state: jnp.any(loop.go_on(*cond_consts, *state[1])[0])
     return lax.while_loop(still, one, (jnp.int32(0), carry))[0]
 
 
@@ -274,20 +306,18 @@ class BackSteps:
 
 def as_scan(eqn: Eqn, trips: int) -> Eqn:
     """A while that runs so often, as a scan: the condition has no derivative."""
-    params = eqn.params
-    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
-    body = jex_core.jaxpr_as_fun(params["body_jaxpr"])
+    step = While(eqn)
 
     def loop(*operands):
-        consts, carry = operands[:n_body], list(operands[n_body:])
-        one = lambda carry, _: (body(*consts, *carry), None)
+        consts, carry = operands[: step.n_consts], list(operands[step.n_consts :])
+        one = lambda carry, _: (step.body(*consts, *carry), None)
         return lax.scan(one, carry, None, length=trips)[0]
 
-    avals = [var.aval for var in eqn.origin.invars[n_cond:]]
+    avals = [var.aval for var in eqn.origin.invars[step.skip :]]
     inner, _ = compat.jaxpr_parts(jax.make_jaxpr(loop)(*avals))
     (made,) = [e for e in inner.eqns if e.primitive.name == "scan"]
     order = {var: at for at, var in enumerate(inner.invars)}
-    inputs = tuple(eqn.inputs[n_cond:][order[var]] for var in made.invars)
+    inputs = tuple(eqn.inputs[step.skip :][order[var]] for var in made.invars)
     found = WhileAsScan(made.primitive, made.params, inputs, eqn.outputs, eqn.sources, made)
     return found
 

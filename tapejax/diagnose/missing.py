@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -111,10 +111,16 @@ class Way:
         self.actions: dict[int, Any] = {}
         self.reached: set[int] = {root.id.number}  # through which derivatives flow
         self.read: dict[int, Any] = {}  # by number, the action that reads it, be it without a derivative
+        self.elsewhere: dict[int, Any] = {}  # by number, the action on another tape that made it
+        self.epoch = _content(root.id.producer)
         pending = [root.id]
         while pending:
-            action = pending.pop().producer
+            operand = pending.pop()
+            action = operand.producer
             if action is None or id(action) in self.actions:
+                continue
+            if _content(action) is not self.epoch:
+                self.elsewhere[operand.number] = action
                 continue
             self.actions[id(action)] = action
             differentiable = {i.number for i in differentiable_inputs(action)}
@@ -124,9 +130,11 @@ class Way:
                     self.reached.add(operand.number)
                     pending.append(operand)
 
-    @property
-    def epoch(self) -> Any:
-        return next((action.epoch for action in self.actions.values() if hasattr(action, "epoch")), None)
+
+def _content(action: Any) -> Any:
+    """The content of a tape that an action is part of; None if it does not tell."""
+    epoch = getattr(action, "epoch", None)
+    return None if epoch is None else epoch.current()
 
 
 def differentiable_inputs(action: Any) -> Sequence[Any]:
@@ -139,7 +147,7 @@ class Made:
     def __init__(self, x: Tensor, way: Way, tape: Tape):
         self.numbers: set[int] = {x.id.number}
         self.dead_ends: list[Any] = []  # actions whose results have no gradient
-        actions = {id(action): action for action in [*tape.actions, *way.actions.values()]}
+        actions = {id(a): a for a in [*tape.actions, *way.actions.values(), *_behind(way.elsewhere.values())]}
         for action in sorted(actions.values(), key=lambda action: getattr(action, "sequence", 0)):
             if any(operand.number in self.numbers for operand in action.inputs or ()):
                 self.numbers.update(out.number for out in action.outputs or ())
@@ -149,6 +157,17 @@ class Made:
     def exits(self) -> Iterator[cuts.Exit]:
         """Where it, or something made of it, left the tape; the last time first."""
         return (left for left in reversed(cuts.exits) if left.number in self.numbers)
+
+
+def _behind(actions: Iterable[Any]) -> list[Any]:
+    """Some actions, and those that led to them."""
+    found, pending = {}, list(actions)
+    while pending:
+        action = pending.pop()
+        if action is not None and id(action) not in found:
+            found[id(action)] = action
+            pending += [operand.producer for operand in action.inputs or ()]
+    return list(found.values())
 
 
 def _needs_gradient(action: Any) -> Iterator[bool]:
@@ -169,27 +188,37 @@ def _missing(root: Tensor, x: Tensor, way: Way, made: Made) -> Explanation:
     exact = [left for left in made.exits() if left.made in way.read]
     if exact:
         left = exact[0]
+        if left.by_nature:
+            what = f"the results of `{left.how}` have no gradient: integers, booleans, or behind a stop_gradient"
+            return _said("cut", left.how, left.line, what)
         return _said("cut", left.how, left.line, f"{left.how} took it off the tape, and the root reads what came of it")
     for action in made.dead_ends:
         if any(out.number in way.read for out in action.outputs or ()):
             what = f"the results of `{_op(action)}` are integers or booleans, through which no gradient flows"
             return _said("cut", _op(action), action.line, what)
+    other = next((a for n, a in way.elsewhere.items() if n in made.numbers), None)
+    if other is not None:
+        what = f"`{_op(other)}` was recorded on {other.epoch.label}, the root on {way.epoch.label if way.epoch else 'none'}"
+        return _said("cut", "tape", other.line, what)
     rebuilt = _rebuilt(x, way)
     if rebuilt is not None:
         return rebuilt
     without = _without_grad(way, made)
     if without is not None:
         return without
-    left = next((left for left in made.exits() if left.time < root.id.number or not way.actions), None)
+    began = 0 if way.epoch is None else way.epoch.start
+    counts = lambda left: (
+        (left.time < root.id.number or not way.actions) and (left.how != ".value" or left.time > began)
+    )
+    left = next(filter(counts, made.exits()), None)
+    if left is not None and left.by_nature:
+        return _said("cut", left.how, left.line, f"the results of `{left.how}` have no gradient")
     if left is not None:
         return _said(
             "cut", left.how, left.line, f"{left.how} gave out its plain value; what is made of that has no gradient"
         )
     if not root.requires_grad:
         return Explanation("cut", "root", text="the root itself needs no gradient: nothing of it was recorded")
-    epoch = getattr(x.id.producer, "epoch", None)
-    if epoch is not None and way.epoch is not None and epoch is not way.epoch:
-        return Explanation("cut", "tape", text=f"it was made on {epoch.label}, the root on {way.epoch.label}")
     if made.dead_ends and len(made.numbers) > 1:
         action = made.dead_ends[-1]
         return _said("cut", _op(action), action.line, f"the results of `{_op(action)}` have no gradient")
@@ -225,7 +254,7 @@ def _without_grad(way: Way, made: Made) -> Explanation | None:
 
 def _partial(root: Tensor, x: Tensor, way: Way, made: Made) -> Explanation | None:
     for left in made.exits():
-        if left.made in way.read:
+        if left.made in way.read and not left.by_nature:
             what = f"one way to the root goes through {left.how}, and adds nothing to the gradient"
             return _said("partial", left.how, left.line, what)
     if way.epoch is not None and cuts.log.last > way.epoch.start:

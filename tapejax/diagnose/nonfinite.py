@@ -18,15 +18,16 @@ from tapejax.diagnose.loops import without_whiles
 from tapejax.diagnose.places import place_of
 from tapejax.diagnose.report import Bad, Born, Hidden, NonfiniteReport, Stop
 from tapejax.diagnose.runs import Probe, Run
+from tapejax.diagnose.shards import without_shard_maps
 from tapejax.diagnose.walk import Walker
-from tapejax.errors import ArgumentError, RuleError, UnknownLengthError
+from tapejax.errors import ArgumentError, RuleError, TapejaxError, UnknownLengthError
 from tapejax.ground import compat
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import is_data, is_tensor
 from tapejax.program.program import Program
 from tapejax.program.tracing import trace
 from tapejax.tape.tape import Tape
-from tapejax.tensor.tensor import make
+from tapejax.tensor.tensor import Tensor, make
 from tapejax.transforms.recording import plain
 
 _tree = jax.tree_util
@@ -224,6 +225,7 @@ class Traced:
                 at=user_line(),
                 fix="lax.cond, jnp.where or lax.while_loop in their place; or fix such arguments with functools.partial",
             ) from error
+        program = without_shard_maps(program)
         self.out_names = [_out_name(path, aval) for path, aval in zip(structure, program.out_avals, strict=True)]
         self.counts = [not has_aux or (bool(path) and getattr(path[0], "idx", 1) == 0) for path in structure]
         self.probe = self._probe(program, values)
@@ -268,16 +270,23 @@ class Traced:
 
 
 def _call(flat: Any, values: Sequence[Any]) -> Any:
-    """The function on arrays, or on Tensors if it insists on them."""
+    """The function on arrays, or on Tensors if it asks for what only these have. What it raises itself comes out at once."""
     try:
         result = flat(*values)
-    except (TypeError, AttributeError) as refusal:
-        if isinstance(refusal, jax.errors.JAXTypeError):
+    except (TapejaxError, AttributeError) as refusal:
+        if not _wants_tensors(refusal):
             raise
         tensors = [make(value, _inexact(value)) for value in values]
         with Tape():
             result = flat(*tensors)
     return _tree.tree_map(plain, result, is_leaf=is_tensor)
+
+
+def _wants_tensors(refusal: Exception) -> bool:
+    """Whether an array was asked for an attribute of a Tensor, or given to one of our functions that takes Tensors."""
+    if isinstance(refusal, AttributeError):
+        return isinstance(refusal.obj, jax.Array) and hasattr(Tensor, refusal.name or "")
+    return isinstance(refusal, ArgumentError)
 
 
 def _out_name(path: Any, aval: Any) -> str:

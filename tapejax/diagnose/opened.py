@@ -69,6 +69,18 @@ def _open_custom_vmap(walker, run, eqn, out, index, inside):
     return _through(walker, run, eqn, out, index, inside, eqn.params["call"])
 
 
+def _open_solve(walker, run, eqn, out, index, inside):
+    """The solver inside a linear solve: it reads its own constants, which come third, and the right-hand sides."""
+    lengths = eqn.params["const_lengths"]
+    before = lengths.matvec + lengths.vecmat
+    operands = [*range(before, before + lengths.solve), *range(sum(lengths), len(eqn.inputs))]
+    probe = _body(run, eqn, eqn.params["jaxprs"].solve, "solve")
+    values = run.operands(eqn)
+    inner = probe.run([values[i] for i in operands], [None] * len(probe.program.outputs))
+    found = walker.forward(inner, probe.program.outputs[out], index, inside.of(eqn))
+    return found if isinstance(found, Birth) else (operands[found.at], found.index)
+
+
 def _chosen(run: Run, eqn: Eqn) -> int:
     branches = eqn.params["branches"]
     return min(max(int(run.value(eqn.inputs[0])), 0), len(branches) - 1)
@@ -132,7 +144,7 @@ def custom_name(eqn: Eqn) -> str:
 FORWARDS: dict[str, Callable[..., Any]] = {
     "remat2": _open_remat, "checkpoint": _open_remat, "remat": _open_remat, "composite": _open_composite,
     "custom_vmap_call": _open_custom_vmap, "cond": _open_cond, "scan": _open_loop, "while": _open_loop,
-    **dict.fromkeys(CUSTOM, _open_custom),
+    "custom_linear_solve": _open_solve, **dict.fromkeys(CUSTOM, _open_custom),
 }  # fmt: skip
 
 

@@ -121,11 +121,18 @@ def _met_forward(birth: Birth) -> list[str]:
             limit = float(jnp.finfo(birth.dtype).max)
             return [f"{said} > {limit:.6g} in {birth.dtype}"]
         return [f"{said} = {result}"]
+    if eqn.name == "triangular_solve" and birth.cause == "value" and _has_zero_pivot(birth):
+        return [f"divides by the 0.0 on the diagonal of its matrix = {result}"]
     if birth.kind == INF:
         return [f"{eqn.name} > {float(jnp.finfo(birth.dtype).max):.6g} in {birth.dtype}"]
     if birth.cause == "infinities":
         return [f"{eqn.name} of infinities = {result}"]
     return [f"{eqn.name} = {result}"]
+
+
+def _has_zero_pivot(birth: Birth) -> bool:
+    matrix = np.asarray(birth.operands[0])
+    return bool((np.diagonal(matrix, axis1=-2, axis2=-1) == 0).any())
 
 
 def _is_pole(eqn: Eqn, operands: list[Any]) -> bool:
@@ -167,6 +174,14 @@ def fix(birth: Birth, hidden: Eqn | None) -> str:
         return "another number in place of the NaN on this line, or a mask that keeps it from the result"
     if birth.cause == "constant":
         return "a large finite number in place of the infinity, e.g. jnp.finfo(x.dtype).min"
+    if birth.op == "triangular_solve" and birth.direction == FORWARD and birth.cause == "value":
+        return "the matrix is singular: a small number on its diagonal (a + 1e-6 * jnp.eye(n)), or jnp.linalg.pinv"
+    if birth.op == "cholesky":
+        return "the matrix is not positive definite: a small number on its diagonal (a + 1e-6 * jnp.eye(n))"
+    if birth.op in ("eigh", "svd", "eig") and birth.direction != FORWARD:
+        return "equal eigenvalues have no derivative of their vectors: a loss of the values only, or a small spread of them"
+    if birth.op == "gather" and birth.kind == NAN:
+        return "an index is out of range: jnp.take(..., mode='clip'), or indices within the table"
     if birth.op == "add_any":
         return "a smaller scale: its cotangents overflow when they are added up"
     domain = {"sqrt": f"{x} > 0", "log": f"{x} > 0", "log2": f"{x} > 0", "rsqrt": f"{x} > 0", "log1p": f"{x} > -1",

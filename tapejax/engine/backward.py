@@ -14,6 +14,7 @@ from tapejax.errors import (
     ArgumentError,
     BackwardError,
     ConsumedTapeError,
+    HookError,
     ReplayError,
     RequiresGradError,
     SeedError,
@@ -21,6 +22,8 @@ from tapejax.errors import (
 )
 from tapejax.fusion.sealed import ONES
 from tapejax.ground.where import user_line
+from tapejax.hooks import passing
+from tapejax.hooks.registry import live as hooks
 from tapejax.plan.plan import OpAction, x64_for
 from tapejax.tape import cuts
 from tapejax.tape.action import Composite, Request, TapeAction, materialised
@@ -67,7 +70,7 @@ def backward(
     cut = look_for_cuts(root, leaves, tape) if cuts.log.last > tape.epoch.start else {}
     if (looks := alarm.get()) is not None:
         looks.before_backward(root, tape)
-    if leaves is not None and seed is None and type(root) is Tensor and not (retain_tape or create_graph):
+    if leaves is not None and seed is None and type(root) is Tensor and not (retain_tape or create_graph or hooks):
         made_by = root.held
         found = made_by.step(root, leaves, tape) if isinstance(made_by, Composite) else None
         if found is not None:
@@ -99,6 +102,7 @@ def go_back(
     *,
     alone: bool = True,
     step: Callable[[TapeAction, Gradients], None] | None = None,
+    since: int = 0,
 ) -> None:
     """Run actions from the last to the first. Each is let go as soon as it is done.
 
@@ -106,10 +110,14 @@ def go_back(
     wanted: run only the actions that lead from these identities, and keep no other gradient.
     alone: nobody else holds the actions.
     step: what to do with an action, if not its own `backward` (see higher_order.py).
+    since: of a pass that is part of another: hooks on what was made before are called there (see hooks/passing.py).
     """
+    hooked = passing.over(entries, grads, wanted, since) if hooks else None
     only = Only(wanted, entries)
     asked = Request(wanted, alone=alone, only_ops=only.ops)
-    one_by_one = step is not None or type(grads) is not Gradients  # a cursor's own kind wants to see every insert
+    one_by_one = (
+        step is not None or hooked is not None or type(grads) is not Gradients
+    )  # a cursor's own kind wants to see every insert
     while entries:
         entry = entries[-1]
         if isinstance(entry, Composite):
@@ -117,9 +125,13 @@ def go_back(
             entries[-1:] = () if gone else only.before(entry.materialise)
             continue
         try:
-            if only.leads(entry):
+            if not only.leads(entry):
+                pass
+            elif hooked is None:
                 pull(entry, grads, step)
-        except ReplayError as error:  # it names the action and the reason already
+            else:
+                hooked.pull(entry, len(entries) - 1, grads, lambda action, into: pull(action, into, step))
+        except (ReplayError, HookError) as error:  # it names the action and the reason already
             hand_over(error, entry, materialised(entries), grads)
             raise
         except Exception as cause:
@@ -128,6 +140,8 @@ def go_back(
         if alone and step is None and isinstance(entry, TapeAction):
             entry.release()  # the root, which somebody may hold, leads to it still
         only.drop_after(entry, grads)
+    if hooked is not None:
+        hooked.finish(grads)
     only.drop_rest(grads)
 
 

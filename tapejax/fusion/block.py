@@ -35,11 +35,11 @@ import jax
 
 from tapejax.fusion.layout import Layout
 from tapejax.fusion.sealed import CONSUMED, PENDING, Sealed, in_order
-from tapejax.fusion.switch import fusion
 from tapejax.ground.compat import DEVICE, NO_CONTEXT, Settings, is_tracing
 from tapejax.ground.placement import Shardings, devices_of, pick, several_devices
 from tapejax.plan.plan import OpAction
 from tapejax.tape.action import Composite, Request, TensorId
+from tapejax.tape.switch import fusion
 from tapejax.tape.tape import Tape
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Tensor, Tracer

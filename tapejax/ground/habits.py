@@ -15,7 +15,7 @@ ATTRIBUTES = {
     "grad_fn": "x.id.producer, the action that made it",
     "zero_grad": "nothing: every backward returns fresh gradients",
     "retain_grad": _GRAD,
-    "register_hook": _GRAD,
+    "register_post_accumulate_grad_hook": "tapejax.hooks.after_accumulation(x, f)",
     "requires_grad_": _TRACKED,
     "data": "x.value",
     "cpu": "x.numpy(), or x.to(jax.devices('cpu')[0])",

@@ -36,6 +36,7 @@ class _Internal(dict):
 
 
 _internal = _Internal()
+is_own = _internal.__getitem__  # whether a file is one of those, quickly
 
 
 def user_frame(depth: int = 1) -> tuple[Any, int] | None:

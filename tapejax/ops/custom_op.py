@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from tapejax.errors import ArgumentError, GradientMismatchError
 from tapejax.ground.where import line_of, user_frame, user_line
+from tapejax.hooks import calls
 from tapejax.ops.lift import Lifted, as_tensor, lift
 from tapejax.plan.plan import camel
 from tapejax.tape.action import TapeAction, TensorId, next_sequence
@@ -65,7 +66,7 @@ class CustomOp:
         if scope.tape.watch is not None:
             scope.tape.watch(self, tensors, outputs, user_frame())
         if not (scope.enabled and any(tensor.requires_grad for tensor in tensors)):
-            made = [make(output, False) for output in outputs]
+            made, action = [make(output, False) for output in outputs], None
         else:
             action = PythonAction(self, tensors, outputs, options, several)
             scope.tape.append(action)
@@ -76,7 +77,8 @@ class CustomOp:
                     with_id(output, TensorId(id.number, action if needs else None), Kind.of(output.aval, needs))
                 )
             action.epoch = scope.tape.epoch
-        return tuple(made) if several else made[0]
+        made = tuple(made) if several else made[0]
+        return calls.ran(self.name, tensors, made, action, user_frame()) if calls.attending else made
 
     def __repr__(self) -> str:
         return f"<custom op {self.name}>"

@@ -23,17 +23,19 @@ from tapejax.calculus.reverse import Options
 from tapejax.errors import ArgumentError, DeletedError, DevicesError, TensorConversionError, UnknownLengthError, explain
 from tapejax.fusion.block import LIMIT, Block
 from tapejax.fusion.layout import forget, result_slot
-from tapejax.fusion.switch import fusion
 from tapejax.ground import compat
 from tapejax.ground.caches import register, table
 from tapejax.ground.compat import DEVICE, PRECISION, PROMOTION, RANKS, X64
 from tapejax.ground.placement import are_apart, devices_of, is_gone, shardings_of
 from tapejax.ground.where import is_of_jax, line_of, user_frame, user_line
+from tapejax.hooks import calls
 from tapejax.plan.plan import OpAction, Plan
 from tapejax.plan.stepwise import Recorder
 from tapejax.program.program import Eqn
+from tapejax.tape import cuts
 from tapejax.tape.action import TensorId, next_number
 from tapejax.tape.scope import current_scope
+from tapejax.tape.switch import fusion
 from tapejax.tensor.tensor import Tensor, Tracer, array_of, make, with_id
 
 is_tensor = lambda leaf: isinstance(leaf, Tensor)
@@ -333,8 +335,11 @@ def apply_plan(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = N
     calls.append(call)  # the one step by which a call is deferred
     if calls[index] is not call:
         _place(block, call, made)
-    if plan.records and not block.logged:
-        tape.log(block)
+    if plan.records:
+        if not block.logged:
+            tape.log(block)
+    elif plan.drops:
+        cuts.dropped(plan.name, tensors, made)
     if block.closed and block.missed(call):
         return run_now(plan, tensors, scope, where)
     return made if plan.bare else _tree.tree_unflatten(plan.structure, made if type(made) is list else [made])
@@ -367,6 +372,8 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
     """A call that cannot just be deferred, or perhaps not."""
     if scope.bindings is not None:
         tensors = scope.bindings.resolve(tensors)
+    if calls.attending and where is None and calls.opens(plan):
+        return run_stepwise(plan, tensors, everything=True)
     if plan.records and (plan.stepwise or (where is None and scope.tape.detail == "primitives")):
         if where is not None:  # it was opened already, and cannot be opened further
             raise UnknownLengthError(
@@ -376,7 +383,8 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
                 fix="run it eagerly on concrete values, outside of jit, vmap and shard_map, or use lax.scan",
             )
         return run_stepwise(plan, tensors)
-    if scope.execution is not None or not fusion.enabled or plan.effects or plan.moves or not plan.n_out:
+    seen = calls.attending and calls.watches(plan.name, where)
+    if seen or scope.execution is not None or not fusion.enabled or plan.effects or plan.moves or not plan.n_out:
         if plan.effects and scope.tape.block is not None:
             scope.tape.block.flush()  # so that a callback may look at whatever was computed before
         return run_now(plan, tensors, scope, where)
@@ -422,7 +430,10 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
         ids = [tensor.id for tensor in tensors]
         action = OpAction(plan, ids, numbers, kept, where, tape.epoch, shardings, source)
         tape.append(action)
-    return packed(plan, results, numbers, action)
+    made = packed(plan, results, numbers, action)
+    if plan.drops:
+        cuts.dropped(plan.name, tensors, made)
+    return calls.ran(plan.name, tensors, made, action, where) if calls.attending else made
 
 
 def _all_shardings(values: Sequence[Any]) -> Any:
@@ -470,7 +481,7 @@ def new_block(tape: Any) -> Block:
     return block
 
 
-def run_stepwise(plan: Plan, tensors: Sequence[Tensor]) -> Any:
+def run_stepwise(plan: Plan, tensors: Sequence[Tensor], everything: bool = False) -> Any:
     """Record a plan's program equation by equation (see stepwise)."""
 
     def apply(key, function, operands, place, name):
@@ -481,7 +492,7 @@ def run_stepwise(plan: Plan, tensors: Sequence[Tensor]) -> Any:
             op = plan.steps_cache[key] = Lifted(function, name, set(), set(), plan.options)
         return op.at(place, operands)
 
-    everything = current_scope().tape.detail == "primitives"
+    everything = everything or current_scope().tape.detail == "primitives"
     options = plan.options
     recorder = Recorder(
         apply, everything=everything, ignore_custom_rules=options.ignore_custom_rules, caller=user_frame(2)

@@ -39,7 +39,7 @@ class Plan:
     """
 
     __slots__ = (
-        "all_wrt", "backward", "bare", "draws", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
+        "all_wrt", "backward", "bare", "draws", "drops", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
         "keeps_all_inputs", "layouts", "moves", "n_bytes", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
         "settings", "shown", "single", "special", "steps_cache", "stepwise", "structure", "variants", "waits", "wrt", "x64",
     )  # fmt: skip
@@ -81,6 +81,7 @@ class Plan:
             n_extra = self._differentiate(program)
         if not self.records:
             self.out_kinds = tuple(Kind.of(aval, False) for aval in program.out_avals)
+        self.drops = not self.records and any(self.wrt)  # what needs a gradient goes in, and none comes out
         # What was called is what is differentiated: the function is never traced again for this plan.
         self.program: Any = program if self.reversed is None else self.reversed
         self.all_wrt = all(self.wrt)

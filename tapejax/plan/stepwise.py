@@ -27,10 +27,11 @@ from tapejax.tensor.tensor import Tensor, Tracer, make
 class Place:
     """Where an action of an opened program comes from: its equation, the loop steps, and who called the program."""
 
-    __slots__ = ("caller", "eqn", "steps")
+    __slots__ = ("caller", "eqn", "outer", "steps")
 
-    def __init__(self, eqn: Eqn, steps: tuple[tuple[str, int], ...], caller: Any = None):
+    def __init__(self, eqn: Eqn, steps: tuple[tuple[str, int], ...], caller: Any = None, outer: Place | None = None):
         self.eqn = eqn
+        self.outer = outer  # of the loop, branch or checkpoint around it
         self.steps = steps
         self.caller = caller
 
@@ -48,6 +49,7 @@ class Recorder:
         self.apply = apply
         self.caller = caller
         self.everything = everything
+        self.around: Place | None = None
         self.ignore_custom_rules = ignore_custom_rules
 
     def run(self, program: Program, inputs: Sequence[Tensor], steps: tuple[tuple[str, int], ...] = ()) -> list[Tensor]:
@@ -67,7 +69,7 @@ class Recorder:
         return self.apply(eqn, lambda *values: eqn.bind(values), operands, self.place(eqn, steps), eqn.name)
 
     def place(self, eqn: Eqn, steps: tuple[tuple[str, int], ...]) -> Place:
-        return Place(eqn, steps, self.caller)
+        return Place(eqn, steps, self.caller, self.around)
 
     def body(self, jaxpr: Any) -> Program:
         return flatten(jaxpr, ignore_custom_rules=self.ignore_custom_rules)
@@ -75,7 +77,11 @@ class Recorder:
     def call(self, key: Any, jaxpr: Any, operands: Sequence[Tensor], place: Place, name: str) -> list[Tensor]:
         """A whole body: equation by equation, or as one action."""
         if self.everything or jaxpr_has_unknown_length(jaxpr):
-            return self.run(self.body(jaxpr), operands, place.steps)
+            self.around, outer = place, self.around
+            try:
+                return self.run(self.body(jaxpr), operands, place.steps)
+            finally:
+                self.around = outer
         return self.apply(key, lambda *values: jex_core.jaxpr_as_fun(jaxpr)(*values), operands, place, name)
 
 

@@ -214,7 +214,8 @@ def as_number(value: Any, aval: Any) -> Any:
     number = np.asarray(value)
     if number.dtype.kind == "c" and aval.dtype.kind != "c":
         number = number.real
-    number = number.astype(aval.dtype)
+    with np.errstate(over="ignore"):  # 1e9 in float16 is infinite, there as here
+        number = number.astype(aval.dtype)
     number = number.item() if aval.weak_type else number
     return number if jax.typeof(number) == aval else None
 

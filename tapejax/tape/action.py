@@ -31,7 +31,8 @@ class TensorId:
     (False, 'Getitem')
     """
 
-    __slots__ = ("__weakref__", "made_by", "number")
+    __slots__ = ("__weakref__", "hooks", "made_by", "number")
+    hooks: list[Any]  # of a leaf that has some: see hooks/registry.py
 
     def __init__(self, number: int | None = None, producer: TapeAction | Composite | None = None):
         self.number: int = next_number() if number is None else number

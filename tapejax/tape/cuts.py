@@ -179,12 +179,16 @@ def rebuilt(number: int, chain: tuple[int, ...], kind: Any, caller: callers.Call
 
 
 class Exit:
-    """That a recorded Tensor left the tape. made: the number of the Tensor that came of it, 0 if none did."""
+    """That a recorded Tensor left the tape. made: the number of the Tensor that came of it, 0 if none did.
 
-    __slots__ = ("how", "made", "number", "time", "where")
+    by_nature: through an op that has no derivative, such as argmax or a comparison.
+    """
 
-    def __init__(self, number: int, how: str, made: int, time: int, where: Any):
+    __slots__ = ("by_nature", "how", "made", "number", "time", "where")
+
+    def __init__(self, number: int, how: str, made: int, time: int, where: Any, by_nature: bool = False):
         self.number, self.how, self.made, self.time, self.where = number, how, made, time, where
+        self.by_nature = by_nature
 
     @property
     def line(self) -> str:
@@ -198,6 +202,16 @@ blocks_without_grad: deque[list[Any]] = deque(maxlen=1024)  # [first number, las
 def left(number: int, how: str, made: int = 0) -> None:
     """Log that a recorded Tensor became a plain value, or one that needs no gradient: its line, not its value."""
     exits.append(Exit(number, how, made, next_number(), user_frame(3)))
+
+
+def dropped(op: str, tensors: Sequence[Any], made: Any) -> None:
+    """Log that recorded Tensors went into an op that has no derivative."""
+    where, time = user_frame(3), next_number()
+    results = made if type(made) is list else [made]
+    for tensor in tensors:
+        if tensor.kind.requires_grad:
+            for result in results:
+                exits.append(Exit(tensor.number, op, getattr(result, "_number", 0), time, where, by_nature=True))
 
 
 # --- before a backward --------------------------------------------------------------------------------

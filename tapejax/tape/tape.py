@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
@@ -28,7 +29,7 @@ class Epoch:
     It holds no actions, so that an action never keeps a whole tape alive.
     """
 
-    __slots__ = ("ambient", "first", "label", "merged_into", "start", "taken_by")
+    __slots__ = ("ambient", "first", "hooks", "label", "merged_into", "start", "taken_by", "thread")
 
     def __init__(self, label: str, ambient: bool = False):
         self.label = label
@@ -37,6 +38,8 @@ class Epoch:
         self.first = False  # whether its tape was opened for it
         self.merged_into: Epoch | None = None
         self.taken_by: tuple[str, Any] | None = None
+        self.hooks: dict[Any, list[Any]] | None = None  # see hooks/registry.py
+        self.thread = get_ident()
 
     @property
     def consumed_by(self) -> str | None:

@@ -103,7 +103,7 @@ class Gradients:
             return "nothing was inserted for it"
         if number in self.requested.get("cut", ()):
             return self.requested["cut"][number]
-        left = next((left for left in reversed(cuts.exits) if left.number == number), None)
+        left = next((left for left in reversed(cuts.exits) if left.number == number and left.how != ".value"), None)
         if left is not None:
             return f"{left.how} took it off the tape at {left.line}, and no other recorded op leads from it to the root"
         roots = ", ".join(f"TensorId({root})" for root in self.requested["roots"])

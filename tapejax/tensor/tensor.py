@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from sys import _getframe
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -27,13 +28,14 @@ from tapejax.errors import (
 )
 from tapejax.ground import callers, habits
 from tapejax.ground.placement import is_gone, is_here, local_part
-from tapejax.ground.where import user_line
+from tapejax.ground.where import is_own, user_line
 from tapejax.tape import cuts
 from tapejax.tape.above import above
 from tapejax.tape.action import Composite, TensorId, next_number
 from tapejax.tape.scope import current_scope
 
 if TYPE_CHECKING:
+    from tapejax.hooks import Hook
     from tapejax.tensor.gradients import Gradients
 
 Tracer = jax.core.Tracer
@@ -106,6 +108,8 @@ class Tensor(metaclass=_Hint):
     @property
     def value(self) -> Any:
         """The jax.Array (or tracer) itself; using it records nothing."""
+        if self.kind.requires_grad and not is_own(_getframe(1).f_code.co_filename):
+            cuts.left(self.number, ".value")  # for whoever asks why a gradient is missing
         if self.slot is not None:
             value = self.held
             if isinstance(value, Composite):
@@ -222,6 +226,10 @@ class Tensor(metaclass=_Hint):
     def backward(self, seed: Any = None, **options: Any) -> Gradients:
         """`tapejax.backward` from this root: the gradients are returned, not stored."""
         return above.backward(self, seed, **options)
+
+    def register_hook(self, function: Callable[[Any], Any]) -> Hook:
+        """Call function(gradient) when its gradient is complete; see `tapejax.hooks.on_gradient`."""
+        return above.on_gradient(self, function)
 
     def numpy(self) -> np.ndarray:
         """A NumPy copy of the value; no gradient flows through it."""

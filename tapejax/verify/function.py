@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tapejax.errors import ArgumentError
 from tapejax.ground.where import user_line
 from tapejax.verify.report import Report
@@ -82,6 +84,10 @@ def verify(
         from tapejax.verify.diagnosis import diagnose as find
 
         find(report, first, named)
+    if any([row.got is not None and not np.isfinite(row.got) for row in report.rows]):
+        report.notes.append(
+            "a gradient holds NaN or infinities: tapejax.find_nonfinite(f, *args) says where they are born"
+        )
     report.seconds = time.perf_counter() - start
     return report
 

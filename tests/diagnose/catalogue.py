@@ -38,33 +38,44 @@ class Case:
         return self.function.__name__
 
     @property
+    def file(self) -> str:
+        return inspect.getsourcefile(inspect.unwrap(self.function)) or ""
+
+    @property
     def lineno(self) -> int:
         lines, start = inspect.getsourcelines(inspect.unwrap(self.function))
         marked = [start + i for i, line in enumerate(lines) if "# here" in line]
         return marked[0] if marked else 0
 
 
+def into(cases: list[Case]):
+    def bad(*args, op, index=(), back=None, cause=None, steps=(), **options):
+        """back: the cause, if it is born going back."""
+
+        def add(function):
+            direction = "backward" if back else "forward"
+            cases.append(Case(function, args, op, index, direction, back or cause or "value", steps, options))
+            return function
+
+        return add
+
+    return bad
+
+
+def healthy_into(cases: list[Case]):
+    def healthy(*args, **options):
+        def add(function):
+            cases.append(Case(function, args, options=options))
+            return function
+
+        return add
+
+    return healthy
+
+
 BAD: list[Case] = []
 HEALTHY: list[Case] = []
-
-
-def bad(*args, op, index=(), back=None, cause=None, steps=(), **options):
-    """back: the cause, if it is born going back."""
-
-    def add(function):
-        direction = "backward" if back else "forward"
-        BAD.append(Case(function, args, op, index, direction, back or cause or "value", steps, options))
-        return function
-
-    return add
-
-
-def healthy(*args, **options):
-    def add(function):
-        HEALTHY.append(Case(function, args, options=options))
-        return function
-
-    return add
+bad, healthy = into(BAD), healthy_into(HEALTHY)
 
 
 # --- hidden by a where: the value is dropped, the slope is not ---------------------------------------------

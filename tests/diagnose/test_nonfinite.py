@@ -1,10 +1,16 @@
 """find_nonfinite on the catalogue: op, line, step, element, direction, cause; no alarm on healthy programs."""
 
+import inspect
+from pathlib import Path
+
 import jax
 import pytest
 
 import tapejax as tj
-from tests.diagnose.catalogue import BAD, HEALTHY
+from tests.diagnose import catalogue, unseen
+
+BAD = catalogue.BAD + unseen.BAD
+HEALTHY = catalogue.HEALTHY + unseen.HEALTHY
 
 
 @pytest.mark.parametrize("case", BAD, ids=lambda case: case.name)
@@ -14,7 +20,7 @@ def test_where_it_is_born(case):
     assert not report.ok
     found = (born.op, born.lineno, born.steps, born.index, born.direction, born.cause)
     assert found == (case.op, case.lineno, case.steps, case.index, case.direction, case.cause), report
-    assert born.file == __file__.replace("test_nonfinite", "catalogue")
+    assert born.file == inspect.getsourcefile(case.function)
     assert report.fix
 
 
@@ -30,3 +36,11 @@ def test_no_alarm_where_nothing_bad_arrives(case):
     )
     if "has_aux" not in case.options:
         assert all(bool(jax.numpy.isfinite(value).all()) for value in values)
+
+
+def test_the_page_counts_the_whole_catalogue():
+    page = Path(__file__).parents[2] / "docs" / "find-a-nan.md"
+    text = page.read_text()
+    assert f"| of {len(BAD)} | op | line |" in text
+    assert f"alarms, of {len(HEALTHY)} |" in text
+    assert len(unseen.BAD) >= len(BAD) / 3

@@ -241,3 +241,67 @@ def test_under_vmap_the_lane_is_the_first_index(name):
 def test_all_the_same_under_jit(case):
     report = tj.find_nonfinite(jax.jit(case.function), *case.args)
     assert found_in(report) == (case.op, case.lineno, case.steps, case.index, case.direction, case.cause)
+
+
+def test_what_a_function_raises_comes_out_and_it_ran_once():
+    ran = []
+
+    def broken(x):
+        ran.append(1)
+        raise TypeError("its own")
+
+    with pytest.raises(TypeError, match="its own"):
+        tj.find_nonfinite(broken, POINT)
+    assert len(ran) == 1
+
+    def misspelled(x):
+        ran.append(1)
+        return x.summ()
+
+    with pytest.raises(AttributeError):
+        tj.find_nonfinite(misspelled, POINT)
+    assert len(ran) == 2
+
+
+def test_a_function_that_asks_for_what_tensors_have():
+    def loss(x):
+        return (tj.numpy.log(x) + x.detach()).sum()
+
+    report = tj.find_nonfinite(loss, POINT)
+    assert (report.born.op, report.born.index) == ("log", (1,))
+
+
+@pytest.mark.parametrize("name", ["clip_by_norm", "global_norm"])
+def test_helpers_of_an_optimiser_say_where_to_look(name):
+    gradients = {"w": jnp.array([1.0, jnp.nan])}
+    limit = (1.0,) if name == "clip_by_norm" else ()
+
+    def three_steps():  # a norm is looked at when it is there, at the next step at the latest
+        for _ in range(3):
+            jax.block_until_ready(getattr(tj.training, name)(gradients, *limit))
+
+    with pytest.warns(tj.errors.NonfiniteWarning, match=rf"{name} at .*test_report.py.*find_nonfinite"):
+        three_steps()
+
+
+def test_verify_says_where_to_look():
+    report = tj.verify(where_around_sqrt, POINT)
+    assert any("find_nonfinite" in note for note in report.notes)
+    assert "find_nonfinite" in str(report)
+    assert not tj.verify(lambda x: jnp.sin(x).sum(), POINT).notes
+
+
+def test_inside_diffrax():
+    diffrax = pytest.importorskip("diffrax")
+
+    def loss(y0):
+        def field(t, y, args):
+            return -jnp.sqrt(y)
+
+        term, times = diffrax.ODETerm(field), (0.0, 2.0, 0.25)
+        return diffrax.diffeqsolve(term, diffrax.Euler(), *times, y0, saveat=diffrax.SaveAt(t1=True)).ys.sum()
+
+    born = tj.find_nonfinite(loss, jnp.array([1.0, 9.0])).born
+    assert (born.op, born.direction, born.cause, born.index) == ("sqrt", "forward", "value", (0,))
+    assert born.lineno == loss.__code__.co_firstlineno + 2
+    assert born.steps[0] == ("while", 7)  # by Euler's steps of 1/4: the seventh leaves the positive numbers

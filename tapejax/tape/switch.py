@@ -40,7 +40,7 @@ class Fusion:
         self._lock = threading.RLock()  # a signal handler may come in between
         self._said = "TAPEJAX_FUSION" in os.environ  # whether somebody has said what is wanted
         self._default = os.environ.get("TAPEJAX_FUSION", "1") != "0"
-        self._opened(0)
+        self.opened(0)
 
     def follow_processes(self) -> None:
         """Look once how many processes there are: when the first op is made, jax has started."""
@@ -55,9 +55,9 @@ class Fusion:
     @enabled.setter
     def enabled(self, enabled: bool) -> None:
         self._default, self._said = bool(enabled), True
-        self._opened(0)
+        self.opened(0)
 
-    def _opened(self, more: int) -> None:
+    def opened(self, more: int) -> None:
         with self._lock:
             self._open += more
             # Read at every op: enabled, and no block anywhere says otherwise.
@@ -68,13 +68,13 @@ class Fusion:
         if not isinstance(enabled, bool):
             raise ArgumentError(f"fusion({enabled!r})", at=user_line(), fix="with tapejax.fusion(False):")
         block = [enabled]
-        self._opened(1)
+        self.opened(1)
         try:
             self._blocks.set((*self._blocks.get(), block))
             yield
         finally:
             self._blocks.set(tuple([other for other in self._blocks.get() if other is not block]))
-            self._opened(-1)
+            self.opened(-1)
 
     def __repr__(self) -> str:
         return f"<fusion, {'enabled' if self.enabled else 'disabled'}>"
