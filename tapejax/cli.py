@@ -108,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         "disagreements", _disagreements, "where tapejax and the installed jax disagree, and who is right"
     )
     disagreements.add_argument("--only", metavar="NAMES", help="primitives, separated by commas")
+    disagreements.add_argument("--no-samples", action="store_true", help="without the samples of the rules")
     disagreements.add_argument("--page", metavar="FILE", help="write the section of this jax into a page")
     disagreements.add_argument("--json", metavar="FILE", help="write all results to a file ('-' for standard output)")
     disagreements.set_defaults(html=None)
@@ -399,7 +400,7 @@ def _disagreements(options: argparse.Namespace) -> int:
         if options.page:
             raise UsageError("--page writes a whole section: leave --only out")
     progress = Progress()
-    found = survey(only=only, progress=progress)
+    found = survey(only=only, samples=not options.no_samples, progress=progress)
     progress.clear()
     with _writing():
         if options.page:

@@ -58,9 +58,13 @@ def test_a_value_that_jax_changes_is_found():
     assert entry.first.ours - entry.first.jax == pytest.approx(3.0)
 
 
-def test_sides_of_a_branch_cut_and_kinks():
+def test_sides_of_a_branch_cut_the_edge_of_a_domain_and_kinks():
     cut = Call("acosh", "lax.acosh(x)", (exactly([-0.5 + 0j]),), True, dtypes=("complex128",))
     assert [entry.verdict for entry in survey(todo=[cut]).entries] == (["jax"] if BEFORE_0_12 else [])
+    edge = Call("igamma", "lax.igamma(1.0, x)", (exactly([0.0]),), True, dtypes=("float64",))
+    [entry] = survey(todo=[edge]).entries  # 1 - exp(-x), from 0 on
+    assert entry.verdict == "jax"
+    assert entry.first.ours == pytest.approx(1.0)
     with wrong_in_jax(lax.abs_p)():  # at 0 whatever jax says is a choice
         kink = Call("abs", "lax.abs(x)", (exactly([0.0]),), True, dtypes=("float64",))
         [entry] = survey(todo=[kink]).entries

@@ -1,7 +1,8 @@
 """The wider sweep: calls of jax written as text, so that what is judged is what the reproducer shows.
 
 Elementwise functions are called at the edges of their domains, at both sides of their branch cuts and far out; the others
-with parameters that are not their defaults. Each runs in every dtype that it takes, and under `jax.vmap`.
+with parameters that are not their defaults, and under `jax.vmap`. Elementwise functions and products run in every dtype that
+they take, the others in float64 and complex128.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tapejax.verify.samples.base import (
 
 NAMES = "xyzuvwabcdefgh"
 WIDE = ("float64", "complex128")
+BY_DTYPE = ("mul", "dot_general", "conv_general_dilated", "reduce")  # whose rules depend on it
 
 
 @dataclass(frozen=True)
@@ -388,11 +390,11 @@ def sampled(family: str, primitive: str, number: int) -> Any:
     return next(s for p, s in FAMILIES[family].items() if name_of(p) == primitive)[number].function
 
 
-def calls() -> list[Call]:
+def calls(*, samples: bool = True) -> list[Call]:
     """All calls; those with parameters also under vmap. Then the rules' samples."""
     found = list(_elementwise())
     for primitive, code, arguments in _table():
-        dtypes = ALL if primitive in ("mul", "dot_general", "conv_general_dilated", "reduce") else (*WIDE, "bfloat16")
-        found.append(Call(primitive, code, arguments, dtypes=dtypes))
-        found.append(Call(primitive, code, arguments, batch=(True,) * len(arguments), dtypes=WIDE))
-    return found + list(_of_samples())
+        found.append(Call(primitive, code, arguments, dtypes=ALL if primitive in BY_DTYPE else WIDE))
+        batched = WIDE if "linalg" in code else WIDE[:1]
+        found.append(Call(primitive, code, arguments, batch=(True,) * len(arguments), dtypes=batched))
+    return found + list(_of_samples()) if samples else found

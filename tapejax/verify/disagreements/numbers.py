@@ -23,7 +23,8 @@ class Numbers:
     """What differences say about one element: a slope and its error, or None and the slopes from the two sides at a kink.
 
     value: of the function. complex_step: the slope from a step of 1e-30 along the imaginary axis, where the function takes
-    it. beside: the slope a little off a branch cut, on the side that the point's zero has.
+    it. beside: the slope a little off a branch cut, on the side that the point's zero has; or at the edge of the domain, from
+    inside.
     """
 
     value: float
@@ -48,7 +49,9 @@ class Slopes:
             step = self._complex_step(wide, position, place)
             if real.kind == "smooth":
                 return Numbers(value, float(real.value), float(real.error), None, step)
-            return Numbers(value, sides=(real.left, real.right) if real.kind == "kink" else None, complex_step=step)
+            if real.kind == "kink":
+                return Numbers(value, sides=(real.left, real.right), complex_step=step)
+            return Numbers(value, complex_step=step, beside=self._from_inside(wide, position, place))
         imaginary, _ = self._along(wide, position, place, 1j)
         if real.kind == imaginary.kind == "smooth":
             return Numbers(value, _paired(real, imaginary), float(real.error + imaginary.error))
@@ -84,6 +87,21 @@ class Slopes:
         except Exception:  # it takes no complex numbers
             return None
         return float(found.imag) / 1e-30 if jnp.iscomplexobj(found) and np.isfinite(found) else None
+
+    def _from_inside(self, wide: Sequence[Any], position: int, place: tuple[int, ...]) -> float | None:
+        """The slope from one side, where the function has no finite value on the other."""
+        steps = 1e-3 * 2.0 ** -np.arange(6)
+        moved = np.repeat(wide[position][None], POINTS, axis=0)
+        moved[(slice(None), *place)] += np.concatenate([steps, -steps, np.zeros(POINTS - 12)])
+        found = self._run(wide, position, moved)
+        with np.errstate(all="ignore"):
+            above, below = (found[:6] - found[-1]) / steps, (found[-1] - found[6:12]) / steps
+        inside = [side for side in (above, below) if np.isfinite(side).all()]
+        if len(inside) != 1:
+            return None
+        better = 2 * inside[0][1:] - inside[0][:-1]
+        settled = abs(better[-1] - better[-2]) <= 1e-3 * max(abs(better[-1]), 1e-3)
+        return float(better[-1]) if settled else None
 
     def _beside(self, wide: Sequence[Any], position: int, place: tuple[int, ...]) -> Any:
         point = wide[position][place]

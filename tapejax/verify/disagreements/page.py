@@ -19,10 +19,10 @@ HEADINGS = {
 INTRODUCTION = """# Where tapejax and jax disagree
 
 `tapejax disagreements` calls jax's functions at the edges of their domains, at both sides of their branch cuts, with
-parameters that are not the defaults, in every dtype they take and under `jax.vmap`, and every sample of every rule. It compares
-tapejax's gradient with jax's. Where they differ, extrapolated finite differences decide, and the complex step where the
-function takes complex numbers. `tapejax disagreements --page docs/disagreements.md` writes the section of the
-installed jax.
+parameters that are not the defaults and under `jax.vmap`, and every sample of every rule: elementwise functions and products in
+every dtype they take, the others in float64 and complex128. It compares tapejax's gradient with jax's. Where they differ,
+extrapolated finite differences decide, and the complex step where the function takes complex numbers. `tapejax disagreements
+--page docs/disagreements.md` writes the section of the installed jax (`--no-samples`: without the samples of the rules).
 
 Each entry under "jax is wrong" can be filed as it stands: its heading is a title, the sentence says what is seen and
 what is expected, and the code shows it without tapejax.
@@ -62,6 +62,8 @@ def _as_numbers(version: str) -> tuple[int, ...]:
 def section(found: Survey) -> str:
     counts = [f"{found.counts[verdict]} {_word(verdict)}" for verdict in ORDER if found.counts[verdict]]
     lines = [f"{found.calls} calls, {found.checks} checks, {found.seconds:.0f} s. {', '.join(counts) or 'None'}.", ""]
+    if not found.samples:
+        lines += ["Without the rules' samples: `tapejax verify` compares those with jax and differences, too.", ""]
     for verdict in ORDER:
         mine = [entry for entry in found.entries if entry.verdict == verdict]
         if not mine:
@@ -76,7 +78,7 @@ def section(found: Survey) -> str:
                 "",
                 _sentence(entry),
                 "",
-                "```python",
+                "```text",
                 reproducer(entry.first),
                 "```",
                 "",
@@ -126,7 +128,8 @@ def _sentence(entry: Entry) -> str:
     if numbers.slope is not None:
         said.append(f"central differences {number(numbers.slope)}")
     elif numbers.beside is not None:
-        said.append(f"central differences beside the branch cut {number(numbers.beside)}")
+        place = "beside the branch cut" if isinstance(numbers.beside, complex) else "from inside the domain"
+        said.append(f"differences {place} {number(numbers.beside)}")
     elif numbers.sides is not None:
         said.append(f"the slopes are {number(numbers.sides[0])} from below and {number(numbers.sides[1])} from above")
     else:

@@ -36,17 +36,22 @@ def reproducer(found: Disagreement) -> str:
 def literal(value: Any, dtype: str) -> str:
     array = np.asarray(value)
     kind = dtype if np.issubdtype(array.dtype, np.inexact) else array.dtype.name
-    with np.printoptions(precision=17):
-        text = repr(_plain(array.tolist()))
-    for word in ("inf", "nan"):
-        text = text.replace(word, f"jnp.{word}")
-    return f"jnp.array({text}, {kind!r})"
+    return f"jnp.array({_written(array.tolist())}, {kind!r})"
 
 
-def _plain(value: Any) -> Any:
+def _written(value: Any) -> str:
+    """Numbers with few digits, and signs of zeros."""
     if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return value if not isinstance(value, float) else float(f"{value:.7g}")
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, complex):
+        return f"complex({_written(value.real)}, {_written(value.imag)})"
+    if isinstance(value, float):
+        return (
+            repr(float(f"{value:.7g}"))
+            if np.isfinite(value)
+            else repr(value).replace("inf", "jnp.inf").replace("nan", "jnp.nan")
+        )
+    return repr(value)
 
 
 def title(found: Disagreement) -> str:
@@ -65,7 +70,7 @@ def point(found: Disagreement) -> str:
     if any(np.asarray(value).ndim for value in found.arguments):
         return ""
     named = zip(NAMES, found.arguments, strict=False)
-    return ", ".join(f"{name} = {np.asarray(value).item()}" for name, value in named)
+    return ", ".join(f"{name} = {_written(np.asarray(value).item()).replace('jnp.', '')}" for name, value in named)
 
 
 def number(value: Any) -> str:

@@ -64,6 +64,7 @@ class Survey:
     checks: int
     undefined: int
     seconds: float
+    samples: bool = True  # whether the rules' samples are among the calls
 
     @property
     def ok(self) -> bool:
@@ -94,11 +95,12 @@ def survey(
     *,
     only: Sequence[str] | None = None,
     todo: Iterable[Call] | None = None,
+    samples: bool = True,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Survey:
     """Judge all calls (or those of some primitives): where our gradient and jax's differ, and who is right."""
     start = time.perf_counter()
-    chosen = [call for call in (calls() if todo is None else todo) if not only or call.primitive in only]
+    chosen = [call for call in (calls(samples=samples) if todo is None else todo) if not only or call.primitive in only]
     judge = Judge()
     found: list[Disagreement | Refused] = []
     for done, call in enumerate(chosen):
@@ -106,7 +108,7 @@ def survey(
             progress(done, len(chosen), call.primitive)
         found.extend(judge(call))
     entries, refused = together(found)
-    return Survey(entries, refused, len(chosen), judge.seen, judge.undefined, time.perf_counter() - start)
+    return Survey(entries, refused, len(chosen), judge.seen, judge.undefined, time.perf_counter() - start, samples)
 
 
 def together(found: Iterable[Disagreement | Refused]) -> tuple[list[Entry], list[Refused]]:
