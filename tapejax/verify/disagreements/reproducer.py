@@ -21,8 +21,9 @@ def reproducer(found: Disagreement) -> str:
     if found.what == GRADIENT:
         function, last = f"loss = lambda {call.names}: {found.loss}", f"jax.grad(loss, {found.position})(*args){at}"
     elif found.what == VALUE:
-        first = next(i for i, v in enumerate(found.arguments) if np.issubdtype(np.asarray(v).dtype, np.inexact))
-        function, last = f"loss = lambda {call.names}: {found.loss}", f"jax.value_and_grad(loss, {first})(*args)[0]"
+        floats = [i for i, v in enumerate(found.arguments) if np.issubdtype(np.asarray(v).dtype, np.inexact)]
+        by = floats[0] if len(floats) == 1 else tuple(floats)
+        function, last = f"loss = lambda {call.names}: {found.loss}", f"jax.value_and_grad(loss, {by})(*args)[0]"
     else:
         function = f"f = lambda {call.names}: {call.text}"
         last = f"jax.tree.leaves(f(*args))[{found.position}]{at}"

@@ -65,6 +65,7 @@ class Survey:
     undefined: int
     seconds: float
     samples: bool = True  # whether the rules' samples are among the calls
+    planned: int | None = None  # how many calls there were to make, if it was cut short
 
     @property
     def ok(self) -> bool:
