@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   tapejax nonfinite train.py:loss        where a NaN or an infinity in its gradient was born
   tapejax coverage                       which primitives have a rule, are constant, or are refused
   tapejax coverage functions             which functions of jax are lifted, or plain and why
+  tapejax disagreements                  where tapejax and the installed jax disagree, and who is right (minutes)
 
 A function is named module:function or path/to/file.py:function. Its arguments come from --args, a Python
 expression (a list of numbers is an array; jnp, np and jax are there), or from a function inputs() beside it.
@@ -118,6 +119,15 @@ def _parser() -> argparse.ArgumentParser:
 
     coverage = add("coverage", _coverage, "primitives (rule, constant, refused) and functions of jax (lifted, plain)")
     coverage.add_argument("what", nargs="?", choices=("all", "primitives", "functions"), default="all")
+
+    disagreements = add(
+        "disagreements", _disagreements, "where tapejax and the installed jax disagree, and who is right"
+    )
+    disagreements.add_argument("--only", metavar="NAMES", help="primitives, separated by commas")
+    disagreements.add_argument("--no-samples", action="store_true", help="without the samples of the rules")
+    disagreements.add_argument("--page", metavar="FILE", help="write the section of this jax into a page")
+    disagreements.add_argument("--json", metavar="FILE", help="write all results to a file ('-' for standard output)")
+    disagreements.set_defaults(html=None)
     return parser
 
 
@@ -400,6 +410,32 @@ def _coverage(options: argparse.Namespace) -> int:
         print(names.report())
         status = status or any(name.kind == names.MISSING for name in names.survey())
     return int(status)
+
+
+def _disagreements(options: argparse.Namespace) -> int:
+    _use_four_cpu_devices()
+    from tapejax.verify.disagreements import survey
+    from tapejax.verify.disagreements.calls import calls
+    from tapejax.verify.disagreements.page import write
+
+    only = None
+    if options.only:
+        only = [name.strip() for name in options.only.split(",")]
+        known = {call.primitive for call in calls()}
+        unknown = [name for name in only if name not in known]
+        if unknown:
+            close = get_close_matches(unknown[0], known, 3)
+            hint = f"; do you mean {' or '.join(close)}?" if close else ""
+            raise UsageError(f"no call of a primitive called {', '.join(unknown)}{hint}")
+        if options.page:
+            raise UsageError("--page writes a whole section: leave --only out")
+    progress = Progress()
+    found = survey(only=only, samples=not options.no_samples, progress=progress)
+    progress.clear()
+    with _writing():
+        if options.page:
+            write(found, options.page)
+    return _write(found, options)
 
 
 class Progress:

@@ -45,6 +45,10 @@ elementwise(lax.erfc_p, lambda x: -2 / math.sqrt(math.pi) * lax.exp(-(x * x)))
 
 def rsqrt_one_plus_square(x):
     """1 / sqrt(1 + x * x), also where x * x overflows (in float16 that is from 256 on)."""
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        # Two roots, made of parts: a zero keeps its sign, which says on which side of the branch cut x is.
+        real, imag = lax.real(x), lax.imag(x)
+        return lax.rsqrt(lax.complex(1 - imag, real)) * lax.rsqrt(lax.complex(1 + imag, -real))
     half = jnp.finfo(x.dtype).maxexp // 2
     large = lax.abs(x) > 2.0 ** (half - 1)
     scale = lax.select(large, lax.full_like(x, 2.0 ** -(half + 1)), lax.full_like(x, 1))

@@ -21,14 +21,20 @@ from tapejax.rules.registry import Rule, rule, structural
 @rule(lax.dynamic_slice_p, saves="starts")
 def dynamic_slice(ct, out, x, *starts, slice_sizes):
     """out = the block of x that begins at `starts`"""
-    return (lax.dynamic_update_slice(zeros_for(x, ct), ct, starts), *none_for(starts))
+    return (lax.dynamic_update_slice(zeros_for(x, ct), ct, _clamped(starts)), *none_for(starts))
 
 
 @rule(lax.dynamic_update_slice_p, saves="starts")
 def dynamic_update_slice(ct, out, x, update, *starts):
     """out = x with the block that begins at `starts` replaced"""
+    starts = _clamped(starts)
     ct_x = lax.dynamic_update_slice(ct, zeros_for(update, ct), starts)
     return (ct_x, lax.dynamic_slice(ct, starts, update.shape), *none_for(starts))
+
+
+def _clamped(starts):
+    """The primitive takes a start below zero as zero; the functions in lax would count it from the end, once more."""
+    return [lax.max(start, lax.full_like(start, 0)) for start in starts]
 
 
 def none_for(operands):

@@ -35,6 +35,7 @@ from tapejax.verify.report import (
     plain_json,
     value,
 )
+from tapejax.verify.reproduce import reproducer
 from tapejax.verify.subject import Subject, cotangents, inexact
 from tapejax.verify.subjects import PlanSubject, pulled, subject_of
 from tapejax.verify.watch import Seen, Watched, stand_in, tape_of, watch
@@ -55,6 +56,7 @@ class ActionResult:
     note: str = ""
     blame: str = ""  # who is wrong about it, as in Report.verdict
     why: str = ""
+    reproducer: str = ""  # lines that show it, where somebody else's rule is wrong
 
     @property
     def worst(self) -> Row | None:
@@ -222,6 +224,8 @@ def _check(seen: Seen, plans, chain: _Chain | None, judges, rtol: float | None, 
     if report.rows:
         result.verdict = WRONG if WRONG in verdicts else RIGHT if RIGHT in verdicts else UNCHECKED
         result.blame, result.why = report.verdict, report.why
+        if result.blame in (JAX, TAPEJAX) and type(action) is OpAction and None not in seen.inputs:
+            result.reproducer = reproducer(action.plan.flat_program, seen.inputs)
     if result.verdict == UNCHECKED and not result.note:
         result.note = next((row.note for row in report.rows if row.note), "nothing to differentiate")
     return result

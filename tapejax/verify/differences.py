@@ -31,7 +31,8 @@ class Differences(Elements):
     def _finite(self) -> set[int]:
         """Rows for finite differences; returns the inputs at which the function has kinks."""
         kinked = set()
-        for position in self.subject.positions:
+        for number, position in enumerate(self.subject.positions, 1):
+            self.progress(f"differences of {self.subject.names[position]} ({number} of {len(self.subject.positions)})")
             if not self.subject.values[position].size:
                 self._row(position, "finite differences", RIGHT, note="it has no elements")
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -46,6 +46,7 @@ class Elements:
         self.sizes: dict[int, float] = {}
         self.exact: dict[int, Any] = {}
         self.deadline: float | None = None  # by time.perf_counter
+        self.progress: Callable[[str], None] = lambda doing: None
         self.outputs: list[Any] | None = None
         self.pullback: Any = None  # of what is judged, for other cotangents
         self.cts: list[list[Any]] = []
@@ -75,6 +76,7 @@ class Elements:
 
     def _jax(self, kinked: set[int]) -> None:
         subject = self.subject
+        self.progress(f"the gradient by {subject.judge}")
         try:
             theirs = [subject.by_jax(subject.values, cts) for cts in self.cts]
         except Exception as error:
@@ -98,6 +100,7 @@ class Elements:
         subject = self.subject
         if subject.program is None or subject.kinks_are_conventions or not subject.has_custom_rules:
             return
+        self.progress("the gradient of the primal code")
         try:
             theirs = [subject.in_float64(subject.values, cts) for cts in self.cts]
         except Exception as error:

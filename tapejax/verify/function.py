@@ -10,6 +10,7 @@ import numpy as np
 
 from tapejax.errors import ArgumentError
 from tapejax.ground.where import user_line
+from tapejax.verify.progress import Progress
 from tapejax.verify.report import Report
 from tapejax.verify.stops import add_stops
 from tapejax.verify.subject import Subject
@@ -64,12 +65,25 @@ def verify(
         raise ArgumentError("verify needs at least one seed", at=user_line())
     start = time.perf_counter()
     named = (intended,) if isinstance(intended, str) else tuple(intended)
-    first = subject = Subject.of(function, args, wrt)
+    subject = Subject.of(function, args, wrt)
     report = Report(subject.name, [], seeds=len(numbers))
     if named:
         judges = _without_the_intended(subject, judges, named, report)
+    progress = Progress(subject.name)
+    try:
+        _check(report, subject, order, judges, numbers, rtol, budget, start, diagnose, named, progress)
+    finally:
+        progress.done()
+    report.seconds = time.perf_counter() - start
+    return report
+
+
+def _check(report, subject, order, judges, numbers, rtol, budget, start, diagnose, named, progress) -> None:
+    """Fill in a report: order by order, then the stops, then the culprit."""
+    first = subject
     for level in range(1, order + 1):
         check = Check(subject, report, level, judges, numbers, rtol)
+        check.progress = progress
         check.deadline = None if budget is None else start + budget
         check.run(values_too=level == 1)
         report.scalar = report.scalar or (level == 1 and check.is_scalar)
@@ -79,17 +93,17 @@ def verify(
     if subject.jaxpr is None:
         report.notes.append("jax cannot trace the function: finite differences in its own precision")
     if "finite" in judges and not check.late():
+        progress("stop_gradients")
         add_stops(report, first)
     if not report.ok and diagnose:
         from tapejax.verify.diagnosis import diagnose as find
 
+        progress("looking for the culprit")
         find(report, first, named)
     if any([row.got is not None and not np.isfinite(row.got) for row in report.rows]):
         report.notes.append(
             "a gradient holds NaN or infinities: tapejax.find_nonfinite(f, *args) says where they are born"
         )
-    report.seconds = time.perf_counter() - start
-    return report
 
 
 def _without_the_intended(subject: Subject, judges: tuple[str, ...], named: Sequence[str], report: Report):

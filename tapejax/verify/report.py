@@ -192,6 +192,13 @@ class Report(Findings):
         return min(self.findings, key=lambda finding: weight[finding.verdict], default=None)
 
     @property
+    def reproducer(self) -> str:
+        """Lines of Python that show a wrong rule of tapejax's or jax's by itself; '' if there are none."""
+        if self.verdict not in (TAPEJAX, JAX):
+            return ""
+        return getattr(getattr(self.culprit, "first_wrong", None), "reproducer", "")
+
+    @property
     def ok(self) -> bool:
         """Whether the gradient is right, or a matter of convention."""
         return self.verdict in (RIGHT, CONVENTION)
@@ -233,7 +240,7 @@ class Report(Findings):
             "seconds": self.seconds, "jax": jax.__version__, "device": device(),
             "findings": [asdict(finding) for finding in self.findings], "rows": [asdict(row) for row in self.rows],
             "kinks": [asdict(kink) for kink in self.kinks], "stops": [asdict(stop) for stop in self.stops],
-            "notes": self.notes, "culprit": culprit,
+            "notes": self.notes, "culprit": culprit, "reproducer": self.reproducer,
         })  # fmt: skip
 
     def tables(self) -> list[tuple[str, list[Sequence[str]], list[str]]]:
@@ -296,6 +303,8 @@ class Report(Findings):
         lines += aligned([rows[0], *shown]) if shown else []
         lines += [f"{folded} right rows are not shown"] if folded else []
         lines += [f"{label:<10} {text}" for label, text in self.remarks()]
+        if self.reproducer:
+            lines += ["to reproduce:", *(f"  {line}" for line in self.reproducer.splitlines())]
         lines.append(f"{self.seconds:.1f} s, jax {jax.__version__}, {device()}")
         return "\n".join(lines)
 

@@ -47,6 +47,7 @@ class Check(Differences):
 
     def run(self, *, values_too: bool = False) -> None:
         subject = self.subject
+        self.progress(f"the gradient by {subject.speaker}")
         try:
             outputs, self.pullback = subject.by_tape(subject.values)
             if not outputs:

@@ -62,3 +62,10 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_wrong_rule_is_caught(mutant, monkeypatch):
     assert is_caught(monkeypatch, *MUTANTS[mutant], SAMPLES)
+
+
+def test_asinh_on_either_side_of_its_branch_cut():
+    """The sign of a zero says on which side: the slope there is that of the points beside."""
+    for point in (complex(-0.0, 2.5), complex(0.0, 2.5), complex(-0.0, -2.5), complex(0.0, -2.5)):
+        beside = point + complex(np.copysign(1e-9, point.real), 0)
+        np.testing.assert_allclose(slope(lax.asinh, [point]), 1 / np.sqrt(1 + np.array([beside]) ** 2), rtol=1e-8)

@@ -1,10 +1,12 @@
 import inspect
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+import tapejax as tj
 from tapejax.errors import RefusedPrimitive
 from tapejax.rules import indexing as rules
 from tapejax.verify.check import our_vjp
@@ -107,3 +109,15 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_wrong_rule_is_caught(mutant, monkeypatch):
     assert is_caught(monkeypatch, *MUTANTS[mutant], SAMPLES)
+
+
+@pytest.mark.parametrize("start", [-7, -5, -1, 3, 9])
+def test_a_start_far_below_zero_is_clamped_in_both_directions(start):
+    """Counted from the end once, then clamped: the rule must read and write where the forward did."""
+    x, y = jnp.arange(1.0, 5.0), jnp.array([7.0, 8.0])
+    weights = jnp.array([2.0, 3.0, 5.0, 7.0])
+    sliced = lambda x: jnp.sum(lax.dynamic_slice(x, (start,), (2,)) * weights[:2])
+    updated = lambda x, y: jnp.sum(lax.dynamic_update_slice(x, y, (start,)) * weights)
+    np.testing.assert_array_equal(tj.grad(sliced)(x), jax.grad(sliced)(x))
+    for ours, theirs in zip(tj.grad(updated, (0, 1))(x, y), jax.grad(updated, (0, 1))(x, y), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

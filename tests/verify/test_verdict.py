@@ -1,6 +1,8 @@
 """The verdict, where it points to, and what a judge must know about itself before it speaks."""
 
+import contextlib
 import inspect
+import io
 import json
 import pydoc
 
@@ -14,11 +16,13 @@ import tapejax as tj
 from tapejax import errors
 from tapejax.program.program import trace
 from tapejax.rules.registry import name_of
+from tapejax.verify import progress
 from tapejax.verify.check import flat, make_arguments
 from tapejax.verify.samples import FAMILIES, MANY_DEVICES
 from tapejax.verify.tolerance import for_dtype
 from tapejax.verify.wide import narrowest_float, noting_narrow, run_wide
-from tests.verify.faults import custom
+from tests.verify.faults import WRONG_RULES, custom
+from tests.verify.planted import wrong_in_tapejax
 
 X = jnp.array([0.3, 0.7, -0.4])
 
@@ -166,3 +170,32 @@ def same_function(name, sample, dtype):
             a, b = np.asarray(own).astype(wide.dtype), np.asarray(wide)
             scale = np.abs(a[np.isfinite(a)]).max(initial=1e-30)
             np.testing.assert_allclose(b / scale, a / scale, rtol=0, atol=rtol, err_msg=name)
+
+
+def test_a_reproducer_comes_with_a_wrong_rule_of_tapejax():
+    fault = next(fault for fault in WRONG_RULES if fault.op == "tanh")
+    with wrong_in_tapejax(fault)():
+        report = tj.verify(lambda x: jnp.sum(jnp.tanh(x * x) * 2), X, seeds=1)
+        assert report.verdict == "tapejax"
+        assert "to reproduce:" in str(report)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(report.reproducer, {})
+    assert out.getvalue().startswith("TAPEJAX IS WRONG")
+    assert report.to_json()["reproducer"] == report.reproducer
+    assert tj.verify(jnp.sin, X, seeds=1).reproducer == ""
+
+
+def test_progress_is_shown_to_somebody_who_watches_and_waits(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    loss = lambda x: jnp.sum(jnp.sin(x))
+    for patience, terminal, shown in ((0.0, Terminal(), True), (1e9, Terminal(), False), (0.0, io.StringIO(), False)):
+        monkeypatch.setattr(progress, "PATIENCE", patience)
+        monkeypatch.setattr("sys.stderr", terminal)
+        tj.verify(loss, X, seeds=1)
+        said = terminal.getvalue()
+        assert ("differences of x (1 of 1)" in said) is shown
+        assert said == "" or said.endswith("\r")  # the line is taken away
