@@ -71,5 +71,5 @@ def test_singular_vectors_that_do_not_turn_are_caught(monkeypatch):
 
 
 def test_eigenvalues_with_a_conjugation_too_few_are_caught(monkeypatch):
-    monkeypatch.setattr(linalg, "hat", lambda x: x)
+    monkeypatch.setattr(linalg, "conjugate", lambda x: x)
     assert not check_sample(SAMPLES[lax.linalg.eig_p][2], "complex128").ok

@@ -95,7 +95,7 @@ def test_a_while_loop_of_unknown_length():
 
 
 def test_a_new_function_object_with_the_same_body_is_not_compiled_again():
-    functions.clear()
+    functions._known.clear()
 
     def run(lax_, w, table, start, xs):
         return lax_.scan(lambda c, e: (c * w + (e * table).sum(), None), start, xs)[0]
