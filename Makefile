@@ -56,7 +56,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.installed-docs
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -b html $(ARGS) docs docs/_build/html
 	$(BIN)/python docs/extensions/offline.py docs/_build/html
 	@echo "see docs/_build/html/index.html"
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tapejax as tj
+from tapejax.ground import habits
 
 
 def leaf(values=(1.0, 2.0)):
@@ -67,7 +68,7 @@ def test_an_unknown_name_is_plainly_unknown_and_the_known_ones_are_there():
         assert not hasattr(module, "no_such_name_anywhere")
         assert not hasattr(module, "__wrapped__")
     assert not hasattr(tape_of_a_sum(), "no_such_name")
-    for name in tj.habits.NAMES:
+    for name in habits.NAMES:
         assert not hasattr(tj, name), f"{name} exists: its answer is never given"
 
 

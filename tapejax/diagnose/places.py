@@ -63,6 +63,7 @@ class Stack:
 
     def __init__(self) -> None:
         self.traceback = self
+        self.name_stack = compat.no_names()
         self.frames: list[Any] = []
         frame = sys._getframe(2)
         while frame is not None:

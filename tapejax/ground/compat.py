@@ -114,6 +114,7 @@ class MadeAt:
 
 
 source_now: Callable[[], Any] = source_info_util.current
+no_names: Callable[[], Any] = source_info_util.new_name_stack
 no_names_yet: Callable[[], Any] = source_info_util.reset_name_stack
 named: Callable[[str], Any] = source_info_util.extend_name_stack
 derived: Callable[[str], Any] = source_info_util.transform_name_stack
@@ -122,7 +123,7 @@ derived: Callable[[str], Any] = source_info_util.transform_name_stack
 def source_of(sources: Sequence[Any]) -> Any:
     """One source of an equation that was opened from calls, from its own and theirs, inside out: all names, one line."""
     found = next(filter(source_line, sources), sources[0])
-    names = source_info_util.new_name_stack()
+    names = no_names()
     for source in reversed(sources):
         names = names + source.name_stack
     return found.replace(name_stack=names)

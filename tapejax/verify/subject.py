@@ -198,12 +198,14 @@ class Subject:
 
     def by_jax(self, values: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         if self.jaxpr is None:
-            return filled(vjp_at(self.over_arrays, values, self.positions, list(cts)), self.positions, len(values))
+            return at_positions(
+                vjp_at(self.over_arrays, values, self.positions, list(cts)), self.positions, len(values)
+            )
         if "vjp" not in self.compiled:
             pull = lambda values, cts: value_and_vjp_at(self.over_arrays, values, self.positions, cts)
             self.compiled["vjp"] = jax.jit(pull)
         self.value_by_jax, found = self.compiled["vjp"](list(values), list(cts))
-        return filled(found, self.positions, len(values))
+        return at_positions(found, self.positions, len(values))
 
     def value(self, values: Sequence[Any]) -> list[Any]:
         """What the function itself gives, with no derivative in sight."""
@@ -217,7 +219,7 @@ class Subject:
         """The gradient of the program in float64, custom rules opened: of what the function computes, by jax's rules."""
         with jax.enable_x64(True):
             found = self._opened(np.float64)(list(map(wide_value, values)), list(map(wide_value, cts)))
-        return filled([wide_numpy(gradient) for gradient in found], self.positions, len(values))
+        return at_positions([wide_numpy(gradient) for gradient in found], self.positions, len(values))
 
     def rounded(self, values: Sequence[Any], cts: Sequence[Any]) -> list[tuple[list[Any], list[Any]]]:
         """The same in the program's own precision beside the one in float64, several times.
@@ -230,10 +232,10 @@ class Subject:
             return []
         wide = self.in_float64(values, cts)
         by_steps = vjp_at(lambda *values: run_wide(program, values, real=None)[0], list(values), positions, list(cts))
-        pairs = [(filled(by_steps, positions, len(values)), wide)]
+        pairs = [(at_positions(by_steps, positions, len(values)), wide)]
         for number in range(3):
             point = nudged(values, number) if number else values
-            narrow = filled(self._opened(None)(list(point), list(cts)), positions, len(values))
+            narrow = at_positions(self._opened(None)(list(point), list(cts)), positions, len(values))
             pairs.append((narrow, self.in_float64(point, cts) if number else wide))
         return pairs
 
@@ -269,7 +271,7 @@ def value_and_vjp_at(function: Callable[..., Any], values: Sequence[Any], positi
     return outputs, list(pullback(list(cts)))
 
 
-def filled(found: Sequence[Any], positions: Sequence[int], count: int) -> list[Any]:
+def at_positions(found: Sequence[Any], positions: Sequence[int], count: int) -> list[Any]:
     """One entry per input, None for those that were not asked for."""
     places = dict(zip(positions, found, strict=True))
     return [places.get(position) for position in range(count)]

@@ -20,7 +20,7 @@ from tapejax.program.program import CUSTOM, Eqn, flatten
 from tapejax.tape.action import TapeAction
 from tapejax.tensor.gradients import Gradients
 from tapejax.verify.check import our_vjp
-from tapejax.verify.subject import Subject, filled, inexact, vjp_at
+from tapejax.verify.subject import Subject, at_positions, inexact, vjp_at
 from tapejax.verify.watch import Seen, custom_name
 
 _leaves = jax.tree_util.tree_leaves
@@ -71,7 +71,7 @@ class PlanSubject(Subject):
         def pullback(cts):
             given = iter(cts)
             filled = [next(given) if inexact(out) else jnp.zeros((), jnp.float32) for out in outputs]
-            return filled(plan.backward(*kept, *filled), self.positions, plan.n_in)
+            return at_positions(plan.backward(*kept, *filled), self.positions, plan.n_in)
 
         return [out for out in outputs if inexact(out)], pullback
 
@@ -142,7 +142,7 @@ class CustomRuleSubject(Subject):
 
     def by_tape(self, values):
         outputs = self.for_jax(*values)
-        return outputs, lambda cts: filled(
+        return outputs, lambda cts: at_positions(
             vjp_at(self.over_arrays, values, self.positions, cts), self.positions, len(values)
         )
 
@@ -154,7 +154,7 @@ class CustomRuleSubject(Subject):
             ]
         wanted = [i in self.positions for i in range(len(values))]
         _, pullback = our_vjp(self.for_jax, values, wanted, Options(ignore_custom_rules=True))
-        return filled(pullback(list(cts)), self.positions, len(values))
+        return at_positions(pullback(list(cts)), self.positions, len(values))
 
 
 def _argument(position: int) -> str:
