@@ -63,7 +63,7 @@ class Block(Composite):
 
     __slots__ = (
         "__weakref__", "brought", "calls", "closed", "device", "devices", "epoch", "home", "lock", "logged", "outside", "precision",
-        "promotion", "ranks", "sealed", "settings", "weak", "x64",
+        "promotion", "ranks", "sealed", "settings", "several", "weak", "x64",
     )  # fmt: skip
 
     def __init__(self, tape: Any) -> None:
@@ -82,7 +82,8 @@ class Block(Composite):
             settings.x64, settings.precision, settings.promotion, settings.ranks,
         )  # fmt: skip
         self.device = DEVICE.value
-        self.devices: Any = None  # those to which what it reads is bound
+        self.several = several_devices()
+        self.devices: Any = None  # if there are several, those to which what it reads is bound
 
     # -- deferring: by the owner of the tape only ----------------------------------------------------------
 
@@ -105,7 +106,7 @@ class Block(Composite):
                 if isinstance(value, Tracer):
                     return None
                 _CONCRETE.add(type(value))
-            if several_devices() and not self.is_at(value):
+            if self.several and not self.is_at(value):
                 return None
             slot = ~len(brought)
             brought.append(tensor)
