@@ -36,6 +36,7 @@ def tape_of_a_sum():
 
 
 MISTAKES = {
+    "tape.watch": (lambda: tape_of_a_sum().watch(leaf()), "requires_grad=True"),
     "tj.zeros": (lambda: tj.zeros(3), "tapejax.numpy.zeros"),
     "tj.ones": (lambda: tj.ones(3), "tapejax.tensor(jnp.ones(shape), requires_grad=True)"),
     "tj.relu": (lambda: tj.relu(leaf()), "tapejax.nn.relu"),

@@ -80,10 +80,10 @@ class Trail:
 class RunTape(Tape):
     """The tape of one run. The first one forgets: nothing that was kept for a backward outlives its op."""
 
-    __slots__ = ("execution", "forgets", "trail", "watch")
+    __slots__ = ("execution", "forgets", "observer", "trail")
 
     def __init__(self, trail: Trail, *, forgets: bool, detail: str, label: str):
-        self.forgets, self.trail, self.watch, self.execution = forgets, trail, trail.note, STEADY
+        self.forgets, self.trail, self.observer, self.execution = forgets, trail, trail.note, STEADY
         super().__init__(detail=detail, label=label)
         self.guarded = True
 

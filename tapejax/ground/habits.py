@@ -116,6 +116,7 @@ OF_TAPES = {
     "batch_jacobian": "tapejax.vmap(tapejax.jacrev(f))(x)",
     "reset": "a new tape: with tapejax.Tape() as tape",
     "stop_recording": "with tapejax.no_grad()",
+    "watch": "tapejax.tensor(x, requires_grad=True): such tensors are watched; `with tapejax.watch() as calls:` shows every op",
     "watched_variables": "tensors made with requires_grad=True",
 }
 

@@ -63,8 +63,8 @@ class CustomOp:
         several = isinstance(results, (tuple, list))
         outputs = [array_of(result) for result in (results if several else [results])]
         scope = current_scope()
-        if scope.tape.watch is not None:
-            scope.tape.watch(self, tensors, outputs, user_frame())
+        if scope.tape.observer is not None:
+            scope.tape.observer(self, tensors, outputs, user_frame())
         if not (scope.enabled and any(tensor.requires_grad for tensor in tensors)):
             made, action = [make(output, False) for output in outputs], None
         else:

@@ -417,8 +417,8 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
         results = jax.lax.stop_gradient(results)  # no_grad holds for whoever differentiates a traced program too
     tape, execution = scope.tape, scope.execution
     where = where or user_frame(4)
-    if tape.watch is not None and scope.bindings is None:
-        tape.watch(plan, tensors, results, where)
+    if tape.observer is not None and scope.bindings is None:
+        tape.observer(plan, tensors, results, where)
     numbers = tuple([next_number() for _ in range(plan.n_out)])
     action = None
     if plan.records and not tape.forgets:

@@ -73,7 +73,7 @@ class Tape(Entered):
     """
 
     forgets = False  # whether ops that run on it leave no action (the first run of a checkpoint)
-    watch: Any = None  # told of every op that runs on it: watch(plan, tensors, results, where)
+    observer: Any = None  # called with every op that runs on it: observer(plan, tensors, results, where)
     weak = False  # whether it keeps only the actions that a live tensor can reach
     execution: Any = None  # how ops run while it records, if not as usual: see Scope
 

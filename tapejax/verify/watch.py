@@ -83,7 +83,7 @@ class Watch(Tape):
         self.calls, self._last = {}, None
         return super().restart(by)
 
-    def watch(self, plan: Any, tensors: Sequence[Tensor], results: Sequence[Any], where: Any) -> None:
+    def observer(self, plan: Any, tensors: Sequence[Tensor], results: Sequence[Any], where: Any) -> None:
         self._last = (plan, [tensor.value for tensor in tensors], list(results))
 
     def append(self, action: Any) -> None:
