@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tapejax.hooks.regions import Regions
 from tapejax.plan.plan import OpAction
 from tapejax.tape.action import TapeAction, TensorId
 
@@ -204,17 +205,24 @@ def _shapes(
 
 
 def regions_of(infos: Sequence[ActionInfo], actions: Sequence[TapeAction]) -> list[Region]:
-    """Cut a long tape where the code does: at each step of a loop, call of a function, turn of a Python loop."""
+    """Cut a long tape where its author did (`tapejax.region`), and else where the code does: at each step of a loop, call
+    of a function, turn of a Python loop."""
+    known = Regions(actions)
+    named = [known.of(action) for action in actions]
+    goes_on = lambda i: (
+        named[i] == named[i - 1]
+        and (
+            bool(named[i])
+            or (_part(actions[i]) == _part(actions[i - 1]) and _place(actions[i]) >= _place(actions[i - 1]))
+        )
+    )
     pieces: list[tuple[int, int]] = []
     start = 0
     for i in range(1, len(infos) + 1):
-        if (
-            i < len(infos)
-            and _part(actions[i]) == _part(actions[i - 1])
-            and _place(actions[i]) >= _place(actions[i - 1])
-        ):
+        if i < len(infos) and goes_on(i):
             continue
         small = pieces and max(i - start, pieces[-1][1] - pieces[-1][0]) < SMALL
+        small = small and not (named[start] or named[pieces[-1][0]])
         if small and i - pieces[-1][0] < 4 * SMALL:
             pieces[-1] = (pieces[-1][0], i)
         else:
@@ -227,7 +235,9 @@ def regions_of(infos: Sequence[ActionInfo], actions: Sequence[TapeAction]) -> li
     regions = []
     for i in range(0, len(pieces), together):
         chunk = pieces[i : i + together]
-        regions.append(Region(_label(infos, chunk, actions), infos[chunk[0][0]].index, infos[chunk[-1][1] - 1].index))
+        names = list(dict.fromkeys("/".join(named[start]) for start, _ in chunk))
+        label = " … ".join([names[0], names[-1]][: len(names)]) if all(names) else _label(infos, chunk, actions)
+        regions.append(Region(label, infos[chunk[0][0]].index, infos[chunk[-1][1] - 1].index))
     return regions
 
 

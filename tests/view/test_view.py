@@ -223,6 +223,24 @@ def test_regions_follow_the_code():
     assert graph_of(tape.actions[:MANY]).regions == []
 
 
+def test_regions_that_were_named_are_shown_by_their_names():
+    x = tj.tensor([0.5, 1.0], requires_grad=True)
+    with tj.Tape() as tape:
+        h = tj.numpy.cos(x)
+        for number in range(3):
+            with tj.region(f"block{number}"):
+                for _ in range(8):
+                    h = tj.numpy.tanh(h) * 0.5
+        loss = h.sum()
+    regions = graph_of(tape.actions).regions
+    assert [(r.label, r.first, r.last) for r in regions[1:-1]] == [
+        (f"block{n}", 1 + 16 * n, 16 + 16 * n) for n in range(3)
+    ]
+    assert (regions[0].first, regions[0].last) == (0, 0)
+    assert (regions[-1].first, regions[-1].last) == (len(tape) - 1, len(tape) - 1)
+    assert loss.shape == ()
+
+
 def test_regions_are_few_and_cover_everything():
     tape, _ = layered(300)
     regions = graph_of(tape.actions).regions
