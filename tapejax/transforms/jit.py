@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from tapejax.calculus.reverse import is_inexact
 from tapejax.errors import ArgumentError, ClosureError
@@ -63,8 +64,7 @@ class Jitted:
         isolated = functools.wraps(function)(lambda *args, **kwargs: self._isolated(*args, **kwargs))
         numbers, names = tuple(sorted(self.op.static_argnums)), tuple(sorted(self.op.static_argnames))
         self.compiled = jax.jit(isolated, static_argnums=numbers, static_argnames=names, **options)
-        self._records: OrderedDict[Any, bool] = OrderedDict()
-        self._recorders: OrderedDict[Any, Recorder] = OrderedDict()
+        self._recorders: OrderedDict[Any, Recorder | None] = OrderedDict()  # None where nothing is to be recorded
         self._lock = threading.Lock()
         self._donates = any([given not in ((), None) for name, given in options.items() if name.startswith("donate")])
         self._over_arrays: Any = None
@@ -77,20 +77,23 @@ class Jitted:
             args, kwargs = _tree.tree_unflatten(structure, leaves)
         if current_scope().enabled and any(is_tensor(leaf) and leaf.requires_grad for leaf in leaves):
             key = self._key(args, kwargs)
-            records = self._records.get(key)
-            if records is None:
-                _, found = self.compiled.eval_shape(*args, **kwargs)
-                records = _remember(self._records, key, RECORDED in found.marks, self._lock)
-            if records:
-                recorder = self._recorders.get(key)
-                if recorder is None:
-                    recorder = _remember(self._recorders, key, Recorder(self, args, kwargs), self._lock)
+            if key not in self._recorders:
+                _remember(self._recorders, key, self._traced(args, kwargs), self._lock)
+            recorder = self._recorders[key]
+            if recorder is not None:
                 return recorder(leaves)
         block = current_scope().tape.block
         if self._donates and block is not None:
             block.flush()  # ops that were called before read what is donated now
         out, found = self.compiled(*args, **kwargs)
         return _returned(*flatten(out), found.marks, leaves)
+
+    @takes_apart
+    def _traced(self, args: Any, kwargs: dict[str, Any]) -> Recorder | None:
+        """The function at this signature as an op, if it makes something to record. jax keeps what it traced, too."""
+        traced = self.compiled.trace(*args, **kwargs)
+        out, found = traced.out_info
+        return Recorder(self, args, kwargs, traced.jaxpr, out, found.marks) if RECORDED in found.marks else None
 
     @takes_apart
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -129,7 +132,6 @@ class Jitted:
     def clear_cache(self) -> None:
         """Forget what was compiled."""
         self.compiled.clear_cache()
-        self._records.clear()
         self._recorders.clear()
 
     def _key(self, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -265,33 +267,22 @@ def _returned(results: list[Any], structure: Any, marks: tuple[int, ...], given:
 
 
 class Recorder:
-    """A jitted function at one signature, as an op that is recorded."""
+    """A jitted function at one signature, as an op that is recorded. It was traced already."""
 
-    def __init__(self, jitted: Jitted, args: Any, kwargs: dict[str, Any]):
-        leaves, self.structure = flatten((args, kwargs))
+    def __init__(self, jitted: Jitted, args: Any, kwargs: dict[str, Any], jaxpr: Any, out: Any, marks: tuple[int, ...]):
+        leaves, _ = flatten((args, kwargs))
         static = jitted.op.static_leaves(args, kwargs)
-        self.jitted = jitted
         self.places = [i for i, leaf in enumerate(leaves) if is_tensor(leaf) or (is_data(leaf) and not static[i])]
-        self.kinds = [leaf.kind if is_tensor(leaf) else None for leaf in leaves]
-        self.rest = [None if i in self.places else leaf for i, leaf in enumerate(leaves)]
+        results, self.out_structure = flatten(out)
+        self.out_kinds = [leaf.kind if is_tensor(leaf) else None for leaf in results]
+        self.marks = marks
+        self.run = jaxpr_as_fun(jaxpr)
         flat = functools.wraps(jitted.function)(lambda *values: self._flat(*values))
         self.op: Lifted = lift(flat, name=jitted.name)
-        self.out_structure: Any = None
-        self.out_kinds: list[Any] = []
-        self.marks: tuple[int, ...] = ()
 
     def _flat(self, *values: Any) -> list[Any]:
-        filled = list(self.rest)
-        for place, value in zip(self.places, values, strict=True):
-            kind = self.kinds[place]
-            filled[place] = value if kind is None else make(value, kind.requires_grad)
-        args, kwargs = _tree.tree_unflatten(self.structure, filled)
-        out, found = self.jitted._isolated(*args, **kwargs)
-        results, self.out_structure = flatten(out)
-        self.marks = found.marks
-        self.out_kinds = [leaf.kind if is_tensor(leaf) else None for leaf in results]
-        kept = lambda leaf, mark: plain(leaf) if mark == RECORDED else jax.lax.stop_gradient(plain(leaf))
-        return list(map(kept, results, found.marks))
+        kept = lambda leaf, mark: leaf if mark == RECORDED else jax.lax.stop_gradient(leaf)
+        return list(map(kept, self.run(*values), self.marks))
 
     def __call__(self, leaves: list[Any]) -> Any:
         results = self.op(*[leaves[place] for place in self.places])
