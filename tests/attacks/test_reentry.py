@@ -10,7 +10,7 @@ WORKS = ["look", "record", "back", "same"]
 # Before 3.12 the collector runs inside any allocation: ops of plain jax in `__del__` then crash by themselves.
 KINDS = ("lines", "signals", "garbage") if sys.version_info >= (3, 12) else ("lines", "signals")
 CASES = [(kind, work) for kind in KINDS for work in WORKS]
-SOME, MANY = {"lines": 24, "signals": 15, "garbage": 3}, {"lines": 100, "signals": 60, "garbage": 10}
+SOME, MANY = {"lines": 24, "signals": 15, "garbage": 3}, {"lines": 60, "signals": 40, "garbage": 6}
 
 
 @pytest.mark.parametrize("work", ["back", "same"])  # all of them, at many places: the slow run
