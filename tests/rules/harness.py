@@ -1,5 +1,7 @@
 """One generic check for all rules; each test file here gives the family's samples to it."""
 
+import os
+import zlib
 from functools import partial
 
 import jax
@@ -24,12 +26,19 @@ def cases(samples, *, order):
         return [] if dtype in WIDE and number < (2 if order == 1 else 1) else [pytest.mark.slow]
 
     return [
-        pytest.param(sample, dtype, id=f"{name_of(primitive)}-{number}-{dtype}", marks=marks(number, dtype))
+        pytest.param(sample, dtype, id=case, marks=marks(number, dtype))
         for primitive, entries in samples.items()
         for number, sample in enumerate(entries)
         if sample.orders >= order
         for dtype in (sample.dtypes if order == 1 else [d for d in sample.dtypes if d in WIDE])
+        for case in [f"{name_of(primitive)}-{number}-{dtype}"]
+        if not marks(number, dtype) or chosen(case)
     ]
+
+
+def chosen(case):
+    """Whether the slow run has a case: every second one, or all if TAPEJAX_ALL_CASES is set. `tapejax verify` has all."""
+    return "TAPEJAX_ALL_CASES" in os.environ or zlib.crc32(case.encode()) % 2 == 0
 
 
 def finite_cases(samples):
@@ -38,7 +47,7 @@ def finite_cases(samples):
         pytest.param(sample, id=f"{name_of(primitive)}-{number}", marks=pytest.mark.slow)
         for primitive, entries in samples.items()
         for number, sample in enumerate(entries)
-        if sample.finite and "float64" in sample.dtypes
+        if sample.finite and "float64" in sample.dtypes and chosen(f"{name_of(primitive)}-{number}")
     ]
 
 

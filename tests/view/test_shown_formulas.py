@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tapejax as tj
+from tapejax.ops.surface.op import Op
 from tapejax.verify.samples import FAMILIES, MANY_DEVICES
 from tapejax.view.formulas import formula_of
 from tests.view.test_formulas import evaluate
@@ -27,11 +28,7 @@ class Shown:
         self.function, self.wants = function, wants
         self.x = [tj.tensor(a, requires_grad=w) for a, w in zip(arguments, wants)]
         with tj.Tape() as tape:
-            result = (
-                tj.lift(function, name=name)(*self.x)
-                if not isinstance(function, tj.surface.op.Op)
-                else function(*self.x)
-            )
+            result = tj.lift(function, name=name)(*self.x) if not isinstance(function, Op) else function(*self.x)
         self.action = tape[-1] if len(tape) else None
         if self.action is None or not isinstance(result, tj.Tensor) or not result.requires_grad:
             self.action = None
