@@ -5,7 +5,7 @@
 
 Every primitive that jax exports, that its derivative tables name, or that tracing its functions has
 ever shown must stand in exactly one list: a rule, a constant with its reason, refused with its
-reason, opened before rules are asked, or foreign. `tests/test_coverage.py` fails on any other.
+reason, opened before rules are asked, or foreign. `tests/calculus/test_coverage.py` fails on any other.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ recorded Tensor; a step that does its own backward and returns new parameters le
 from __future__ import annotations
 
 import functools
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,8 +17,9 @@ from jax.extend.core import jaxpr_as_fun
 
 from tapejax.calculus.reverse import is_inexact
 from tapejax.errors import ArgumentError, ClosureError
+from tapejax.ground.caches import Table
 from tapejax.ground.callers import takes_apart
-from tapejax.ground.compat import X64
+from tapejax.ground.compat import Settings
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import Lifted, is_data, is_tensor, lift, static_arguments
 from tapejax.ops.surface import functions
@@ -39,6 +38,9 @@ _WANTS_STATIC = (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerCon
 
 
 FRESH, RECORDED = -1, -2  # what a leaf of a result is, if not the input leaf of that number
+
+
+_UNSEEN = object()
 
 
 class _Marks:
@@ -64,8 +66,7 @@ class Jitted:
         isolated = functools.wraps(function)(lambda *args, **kwargs: self._isolated(*args, **kwargs))
         numbers, names = tuple(sorted(self.op.static_argnums)), tuple(sorted(self.op.static_argnames))
         self.compiled = jax.jit(isolated, static_argnums=numbers, static_argnames=names, **options)
-        self._recorders: OrderedDict[Any, Recorder | None] = OrderedDict()  # None where nothing is to be recorded
-        self._lock = threading.Lock()
+        self._recorders = Table(MAX_SIGNATURES)  # None where nothing is to be recorded
         self._donates = any([given not in ((), None) for name, given in options.items() if name.startswith("donate")])
         self._over_arrays: Any = None
 
@@ -77,9 +78,9 @@ class Jitted:
             args, kwargs = _tree.tree_unflatten(structure, leaves)
         if current_scope().enabled and any(is_tensor(leaf) and leaf.requires_grad for leaf in leaves):
             key = self._key(args, kwargs)
-            if key not in self._recorders:
-                _remember(self._recorders, key, self._traced(args, kwargs), self._lock)
-            recorder = self._recorders[key]
+            recorder = self._recorders.get(key, _UNSEEN)
+            if recorder is _UNSEEN:
+                recorder = self._recorders.keep(key, self._traced(args, kwargs))
             if recorder is not None:
                 return recorder(leaves)
         block = current_scope().tape.block
@@ -140,7 +141,7 @@ class Jitted:
         kind = lambda leaf, static: (
             leaf.kind if is_tensor(leaf) else leaf if static or not is_data(leaf) else jax.typeof(leaf)
         )
-        return structure, tuple(map(kind, leaves, static)), tuple(static), X64.value
+        return structure, tuple(map(kind, leaves, static)), tuple(static), Settings.now()
 
     def _isolated(self, *args: Any, **kwargs: Any) -> tuple[Any, _Marks]:
         """The function on a tape of its own (what is recorded within a trace must not leave it)."""
@@ -238,14 +239,6 @@ class Compiled(Stage):
         results, structure = flatten(out)
         kept = [leaf.detach() if mark == RECORDED else leaf for leaf, mark in zip(results, found.marks, strict=True)]
         return _returned(kept, structure, found.marks, leaves)
-
-
-def _remember(cache: OrderedDict[Any, Any], key: Any, value: Any, lock: threading.Lock) -> Any:
-    with lock:
-        cache[key] = value
-        while len(cache) > MAX_SIGNATURES:
-            cache.popitem(last=False)
-    return value
 
 
 def _mark(leaf: Any, given: dict[int, int], tape: Tape) -> int:

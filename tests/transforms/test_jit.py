@@ -158,3 +158,18 @@ def test_gradients_do_not_leave_a_compiled_function_as_a_map():
         tj.jit(lambda w: (w * w).backward())(leaf(1.0))
     assert __file__ in caught.value.at
     assert tj.jit(lambda w: (w * w).backward().tree(w))(leaf(1.0)) == 2.0
+
+
+def test_a_setting_that_changed_is_traced_anew():
+    """As jax.jit does: what was recorded under other settings is not what is asked for now."""
+    f = tj.jit(lambda w, n: (w * n).sum())
+    w, n = leaf([1.0, 2.0]), tj.tensor(np.array([1, 2]))
+    assert f(w, n).requires_grad
+    with jax.numpy_dtype_promotion("strict"), pytest.raises(jax.dtypes.TypePromotionError):
+        f(w, n)
+    product = tj.jit(lambda w: w @ w)
+    for precision in ("highest", "high"):
+        with jax.default_matmul_precision(precision), tj.Tape() as tape:
+            product(w)
+        (equation,) = [eqn for eqn in tape[0].plan.flat_program.eqns if eqn.primitive.name == "dot_general"]
+        assert {one.name.lower() for one in equation.params["precision"]} == {precision}
