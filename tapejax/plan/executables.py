@@ -80,7 +80,10 @@ class Executable:
         if jitted is None:
             return self._first(args)
         self.last_use = use = next_use()
-        results = jitted(*args)
+        try:
+            results = jitted(*args)
+        except RecursionError:  # asked for while it is compiled, by a signal handler or a debugger: jax refuses that
+            results = self._new()(*args)  # one of its own. A stack that is really too deep raises again.
         if not use % IN_FLIGHT and bounds_programs_in_flight():
             jax.block_until_ready(results)
         return results

@@ -1,6 +1,6 @@
-"""Ops within ops: from a trace function, a signal handler, or `__del__` during garbage collection.
+"""Ops within ops: from a trace function, a signal handler, while jax compiles, or `__del__` during garbage collection.
 
-python -m tests.attacks.reentry KIND WORK BUDGET       # KIND: lines, signals, garbage; WORK: see WORKS
+python -m tests.attacks.reentry KIND WORK BUDGET       # KIND: lines, signals, compiling, garbage; WORK: see WORKS
 """
 
 import faulthandler
@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -61,12 +62,22 @@ def same():
                 compare(getattr(run, name), run.expected[name], f"{name} looked at within an op")
 
 
+def again():
+    """The whole scenario within itself: the very same programs are asked for."""
+    for run in list(CURRENT):
+        with tj.Tape():  # its backward consumes this one, not the ambient tape
+            problem = type(run)(7).whole()
+        if problem:
+            FAILURES.append(f"the same within itself: {problem}")
+        CURRENT[:] = [run]
+
+
 def control():
     """Nothing of ours: what jax itself bears."""
     compare(jnp.tanh(DATA) * 3.0, np.tanh(DATA) * 3.0, "jax within an op")
 
 
-WORKS = {"control": control, "look": look, "record": record, "back": back, "same": same}
+WORKS = {"control": control, "look": look, "record": record, "back": back, "same": same, "again": again}
 
 
 def jax_is_between():
@@ -93,7 +104,8 @@ gc.callbacks.insert(0, collection_begins)
 gc.callbacks.append(collection_ends)
 
 # jaxlib holds a lock while it makes a jit, and waits for ever if it is asked for another.
-NOT_WITHIN = {"_cpp_pjit"}
+# A jitted function of jax that is being compiled refuses to be called; ours are tried while jax compiles by `compiling`.
+NOT_WITHIN = {"_cpp_pjit", "cache_miss"}
 # Before Python 3.12 garbage is collected inside any allocation, also one by which jaxlib notes the stack. An op of plain
 # jax there notes the stack again, and now and then frees code objects that are in use: Python crashes much later.
 COLLECTS_ANYWHERE = sys.version_info < (3, 12)
@@ -101,23 +113,23 @@ if COLLECTS_ANYWHERE:
     NOT_WITHIN |= {"collection_begins", "collection_ends"}
 
 
-def jax_does_not_bear_it():
+def jax_does_not_bear_it(within=NOT_WITHIN):
     if jax_is_between() or (COLLECTS_ANYWHERE and COLLECTING):
         return True
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name in NOT_WITHIN:
+        if frame.f_code.co_name in within:
             return True
         frame = frame.f_back
     return False
 
 
-def safely(work):
+def safely(work, within=NOT_WITHIN):
     """What a handler does: not where jax itself does not bear it, and not within itself."""
     busy = []
 
     def act():
-        if busy or jax_does_not_bear_it():
+        if busy or jax_does_not_bear_it(within):
             return
         busy.append(True)
         try:
@@ -205,6 +217,32 @@ def by_signals(scenario, act, budget):
     return fired
 
 
+def by_compilations(scenario, act, budget):
+    """Each time jax has traced, lowered or compiled something, while it is still in the same call."""
+    fired, on = 0, False
+
+    def told(event, seconds, **_):
+        nonlocal fired
+        if on and "/compile/" in event:
+            fired += 1
+            act()
+
+    jax.monitoring.register_event_duration_secs_listener(told)
+    for seed in range(budget):
+        reset()
+        run, on = scenario(seed), True
+        for _ in range(4):
+            run.attack()
+            on = False
+            problem = run.whole()
+            if problem or FAILURES:
+                FAILURES.append(f"run {seed}: {problem}")
+                return fired
+            run, on = scenario(seed), True
+        on = False
+    return fired
+
+
 def by_garbage(scenario, act, budget):
     """In `__del__` of an object in a reference cycle, with garbage collected at nearly every allocation.
 
@@ -247,7 +285,7 @@ def by_garbage(scenario, act, budget):
 
 
 def main(kind, work, budget):
-    act = safely(WORKS[work])
+    act = safely(WORKS[work], NOT_WITHIN - {"cache_miss"} if kind == "compiling" else NOT_WITHIN)
     for name in ("record", "record_on_tape", "look", "backward", "backward_retained", "training"):
         scenario = current(SCENARIOS[name])
         faulthandler.dump_traceback_later(50 + budget, exit=True)  # a deadlock shows where it is
@@ -256,7 +294,9 @@ def main(kind, work, budget):
                 done = by_lines(scenario, act, budget, "compiled")
                 done += 0 if FAILURES else by_lines(scenario, act, budget // 8, "second")
             else:
-                done = {"signals": by_signals, "garbage": by_garbage}[kind](scenario, act, budget)
+                done = {"signals": by_signals, "compiling": by_compilations, "garbage": by_garbage}[kind](
+                    scenario, act, budget
+                )
         except (Exception, Hung) as error:
             done = 0
             last = "".join(traceback.format_tb(error.__traceback__)[-2:])

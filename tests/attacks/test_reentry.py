@@ -24,6 +24,11 @@ def test_many_ops_within_ops(kind, work):
     no_failures(alone("reentry", kind, work, MANY[kind], seconds=900))
 
 
+def test_ops_while_jax_compiles():
+    """jax refuses to call a program that is being compiled: another one is made of it."""
+    no_failures(alone("reentry", "compiling", "again", 1, seconds=150))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_jax_itself_bears_it(kind):
