@@ -8,14 +8,18 @@ from time import perf_counter, process_time
 from typing import Any
 
 SHORTEST = 20e-3  # seconds that a sample lasts at least
-WARM_UP = 5  # calls; the tape compiles a structure the second time that it comes, one op alone after some more
+# The tape compiles a structure quickly first, and well when it has come often: some thousand times if it is small.
+WARM_UP_CALLS, WARM_UP_SECONDS = 3000, 4.0
 
 
-def warm(call: Callable[[], Any], calls: int = WARM_UP) -> Any:
-    """Call it until nothing is new to it; what it returned last."""
-    for _ in range(calls - 1):
-        call()
-    return call()
+def warm(call: Callable[[], Any], calls: int = WARM_UP_CALLS, seconds: float = WARM_UP_SECONDS) -> Any:
+    """Call it until nothing is new to it, or for some seconds; what it returned last."""
+    begin, result = perf_counter(), call()
+    for n in range(1, calls):
+        if n >= 5 and perf_counter() - begin > seconds:
+            break
+        result = call()
+    return result
 
 
 def calibrate(call: Callable[[], Any], shortest: float = SHORTEST) -> int:

@@ -44,7 +44,9 @@ class Forward:
         self.calls = layout.leading_to(self.results)
         plans = [call.plan for call in self.calls]
         self.together = Together([plan.forward for plan in plans], sum([plan.n_bytes for plan in plans]))
-        self.program = Executable(self.one_by_one, "forward", lambda: (_names(self.calls), self.together.why))
+        self.program = Executable(
+            self.one_by_one, "forward", lambda: (_names(self.calls), self.together.why), tiers=self.together.tiers
+        )
 
     def run(self, inputs: list[Any]) -> list[Any]:
         if len(self.calls) > 1 and self.together.pays():
@@ -97,7 +99,9 @@ class Backward:
         plans = [layout.calls[index].plan for index in self.reverse]
         self.together = Together([plan.backward for plan in plans], 2 * sum([plan.n_bytes for plan in plans]))
         calls = [layout.calls[index] for index in self.reverse]
-        self.program = Executable(self._pull_read, "backward", lambda: (_names(calls), self.together.why))
+        self.program = Executable(
+            self._pull_read, "backward", lambda: (_names(calls), self.together.why), tiers=self.together.tiers
+        )
         self._both: dict[tuple[int, ...], Both] = {}
         self._places: dict[Forward, list[int]] = {}
 
@@ -185,7 +189,12 @@ class Both:
             parts += [plan.backward]
             n_bytes += 2 * plan.n_bytes
         self.together = Together(parts, n_bytes)
-        self.program = Executable(self._run, "forward_and_backward", lambda: (_names(self.calls), self.together.why))
+        self.program = Executable(
+            self._run,
+            "forward_and_backward",
+            lambda: (_names(self.calls), self.together.why),
+            tiers=self.together.tiers,
+        )
 
     def _run(self, inputs: list[Any], cts: list[Any]) -> tuple[list[Any], list[Any]]:
         env = run_all(self.calls, inputs)

@@ -6,6 +6,7 @@ it necessary, so that it can be deleted when that release is dropped. Public JAX
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -67,6 +68,28 @@ def is_own(primitive: Any) -> bool:
 
 def has_subjaxprs(params: dict[str, Any]) -> bool:
     return any(True for _ in jex_core.jaxprs_in_params(params))
+
+
+def custom_body(eqn: Any) -> Any:
+    """The jaxpr of a function with a custom derivative; None if it is none."""
+    found = eqn.params.get("call_jaxpr") if eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call") else None
+    return None if found is None else jaxpr_parts(found)[0]
+
+
+QUICK_COMPILATION = os.environ.get("TAPEJAX_QUICK_COMPILATION", "1") != "0"
+
+
+def quick_compilation() -> dict[str, Any]:
+    """Options with which XLA compiles in less time to slower code; none where that is not worth it.
+
+    Until 0.10 there is another, older way to emit code for a CPU: it takes half the time.
+    """
+    if not QUICK_COMPILATION or jax.default_backend() != "cpu" or jax.process_count() > 1:
+        return {}
+    options: dict[str, Any] = {"xla_backend_optimization_level": 0}
+    if jax.__version_info__ < (0, 11):
+        options["xla_cpu_use_fusion_emitters"] = False
+    return options
 
 
 def scan_counts(params: dict[str, Any], n_in: int) -> tuple[int, int]:

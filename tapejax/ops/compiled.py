@@ -26,12 +26,16 @@ def plans(name: str | None = None) -> list[Plan]:
 
 
 class Program(NamedTuple):
-    """A compiled program: what it is, the calls in it, why they were compiled together, and how long that took."""
+    """A compiled program: what it is, the calls in it, why they were compiled together, and how long that took.
+
+    quick: whether it was compiled quickly; it will be compiled well when it has come often.
+    """
 
     name: str
     calls: tuple[str, ...]
     reason: str
     seconds: float
+    quick: bool
 
 
 def programs() -> list[Program]:
@@ -49,7 +53,7 @@ def programs() -> list[Program]:
     found = []
     for one in sorted(shelf.there(), key=lambda one: one.last_use):
         calls, reason = one.describe() if one.describe else ([one.name], "a call by itself")
-        found.append(Program(one.name, tuple(calls), reason, one.seconds))
+        found.append(Program(one.name, tuple(calls), reason, one.seconds, one.is_quick))
     return found
 
 

@@ -21,6 +21,7 @@ from tapejax.ground import compat
 from tapejax.ground.caches import register
 from tapejax.ground.placement import bounds_programs_in_flight
 from tapejax.ground.where import user_line
+from tapejax.plan.tiers import Quick, Tiers
 
 next_use: Callable[[], int] = itertools.count(1).__next__
 PROGRAM_BYTES = 1_600_000
@@ -37,10 +38,11 @@ class Executable:
     """A function of arrays, jitted when it is called first. What was compiled may be let go at any time.
 
     describe: gives the names of the calls in it, and why they were compiled together; None for a single op.
+    tiers: when it is compiled quickly first; None: never.
     """
 
     __slots__ = (
-        "__weakref__", "_dropped", "_function", "_jitted", "_laid_out", "_out_shardings", "describe", "last_use", "name", "seconds",
+        "__weakref__", "_dropped", "_function", "_jitted", "_laid_out", "_out_shardings", "describe", "last_use", "name", "seconds", "tiers",
     )  # fmt: skip
 
     def __init__(
@@ -49,9 +51,10 @@ class Executable:
         name: str,
         describe: Callable[[], Any] | None = None,
         out_shardings: Any = None,
+        tiers: Tiers | None = None,
     ) -> None:
         self._function, self.name, self.describe = function, name, describe
-        self._out_shardings = out_shardings
+        self._out_shardings, self.tiers = out_shardings, tiers
         self._laid_out: dict[Any, Executable] = {}  # the same with results that are laid out, by their shardings
         self._jitted: Any = None
         self._dropped = False
@@ -62,6 +65,11 @@ class Executable:
     def is_compiled(self) -> bool:
         return self._jitted is not None or any([one.is_compiled for one in self._laid_out.values()])
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether it was compiled quickly, and will be compiled well when it has come often."""
+        return type(self._jitted) is Quick
+
     def laid_out(self, shardings: Any, of_results: Callable[[Any], Any] = tuple) -> Executable:
         """The same function, whose results have these shardings (None: no matter which).
 
@@ -71,7 +79,7 @@ class Executable:
         if found is None:
             if len(self._laid_out) >= MAX_LAYOUTS:
                 self._laid_out.clear()
-            found = Executable(self._function, self.name, self.describe, of_results(shardings))
+            found = Executable(self._function, self.name, self.describe, of_results(shardings), self.tiers)
             self._laid_out[shardings] = found
         return found
 
@@ -111,9 +119,15 @@ class Executable:
         function = self._function
         named = lambda *args: function(*args)
         named.__name__ = named.__qualname__ = self.full_name
-        if self._out_shardings is None:
-            return jax.jit(named, inline=compat.INLINE)
-        return jax.jit(named, inline=compat.INLINE, out_shardings=self._out_shardings)
+        options = {"inline": compat.INLINE}
+        if self._out_shardings is not None:
+            options["out_shardings"] = self._out_shardings
+        return self.tiers.jit(named, self._replace, **options) if self.tiers else jax.jit(named, **options)
+
+    def _replace(self, quick: Any, well: Any) -> None:
+        """It has come often: from now on it runs by what was compiled well."""
+        if self._jitted is quick:
+            self._jitted = well
 
     def drop(self) -> None:
         """Let go of what was compiled. A call that is under way still has it."""

@@ -21,6 +21,7 @@ from tapejax.ground.where import is_of_jax, line_of
 from tapejax.plan.executables import Executable
 from tapejax.plan.policy import Part
 from tapejax.plan.stepwise import Place
+from tapejax.plan.tiers import moved
 from tapejax.program.program import Program
 from tapejax.program.tracing import trace
 from tapejax.tape.action import TapeAction, TensorId
@@ -202,7 +203,7 @@ class Jitted(Part):
     def __init__(
         self, run: Callable[..., Any], name: str, program: Program, scope: str, times: int = 1, moves: bool = False
     ):
-        super().__init__(times * len(program.eqns), Executable(run, name))
+        super().__init__(times * len(program.eqns), Executable(run, name), times * moved(program))
         self.run, self.moves = run, moves
         self.scope = scope if times * len(program.eqns) > 1 else ""  # an equation has its own name
         self.long = len(program.eqns) > self.LONG or any(compat.has_subjaxprs(eqn.params) for eqn in program.eqns)

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tapejax.plan.tiers import Tiers
+
 START = 20.0  # compiling a program, however small: 40 ms
 CALL = 1 / 100  # what a call by a program of its own loses at each visit: 20 us
 BYTE = 1 / 10e6  # what it loses for each byte that is written and read again: at 5 GB/s
@@ -23,13 +25,13 @@ BYTE = 1 / 10e6  # what it loses for each byte that is written and read again: a
 class Part:
     """What can be compiled by itself, or as a part of a larger program.
 
-    size: its equations; spent: what compiling it within larger programs has cost so far.
+    size: its equations; moved: the bytes that it moves; spent: what compiling it within larger programs has cost so far.
     """
 
-    __slots__ = ("compiled", "size", "spent")
+    __slots__ = ("compiled", "moved", "size", "spent")
 
-    def __init__(self, size: int, compiled: Any) -> None:
-        self.size, self.compiled = size, compiled
+    def __init__(self, size: int, compiled: Any, moved: float = 0.0) -> None:
+        self.size, self.compiled, self.moved = size, compiled, moved
         self.spent = 0.0
 
     @property
@@ -55,6 +57,10 @@ class Together:
         self.lost = 0.0
         self.reason: str | None = None
         self.failures: list[Exception] = []
+
+    @property
+    def tiers(self) -> Tiers:
+        return Tiers(self.cost, self.parts)
 
     @property
     def price(self) -> float:

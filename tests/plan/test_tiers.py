@@ -1,0 +1,154 @@
+"""Programs that are compiled quickly first: which, for how many visits, and that every visit is right."""
+
+import math
+import os
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tapejax as tj
+import tapejax.numpy as tnp
+from tapejax.ground import compat
+from tapejax.plan import tiers
+from tapejax.plan.executables import shelf
+from tapejax.plan.policy import Part
+from tapejax.plan.tiers import BEGIN, Tiers, moved
+from tapejax.program.tracing import trace
+
+quickly = pytest.mark.skipif(not compat.quick_compilation(), reason="only on a CPU, in one process")
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """A byte costs so much that a program is compiled well at its fifth visit."""
+    tj.clear_plans()
+    monkeypatch.setattr(tiers.Tiers, "__init__", lambda self, cost, parts: set_both(self, 4.0, 1.0))
+    yield
+    tj.clear_plans()
+
+
+def set_both(self, cost, loss):
+    self.cost, self.loss = cost, loss
+
+
+def step(x, w):
+    loss = (tnp.tanh(x @ w) * x).sum()
+    grads = tj.backward(loss, wrt=(x, w))
+    return loss.value, grads[x], grads[w]
+
+
+def judge(x, w):
+    value, gradients = jax.value_and_grad(lambda x, w: (jnp.tanh(x @ w) * x).sum(), (0, 1))(x, w)
+    return value, *gradients
+
+
+def data():
+    rng = np.random.default_rng(3)
+    return rng.standard_normal((3, 3)).astype("f"), rng.standard_normal((3, 3)).astype("f")
+
+
+def both():
+    """The one fused program there is."""
+    (found,) = [one for one in shelf.there() if one.name == "forward_and_backward"]
+    return found
+
+
+@quickly
+def test_quick_then_well_and_right_at_every_visit(soon):
+    x, w = data()
+    expected = judge(x, w)
+    seen = []
+    for _ in range(7):
+        got = step(tj.tensor(x, requires_grad=True), tj.tensor(w, requires_grad=True))
+        for one, other in zip(got, expected, strict=True):
+            np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-5, atol=1e-6)
+        seen.append(both().is_quick)
+    assert seen == [True] * 4 + [False] * 3
+
+
+@quickly
+def test_the_same_visits_run_the_same_programs(soon):
+    """Bit for bit: what is compiled when is counted, and does not depend on how long anything took."""
+    x, w = data()
+    runs = []
+    for _ in range(2):
+        tj.clear_plans()
+        runs.append([step(tj.tensor(x, requires_grad=True), tj.tensor(w, requires_grad=True)) for _ in range(6)])
+    for one, other in zip(*runs, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert np.array_equal(np.asarray(a), np.asarray(b))
+
+
+@quickly
+def test_the_better_one_is_made_aside(soon):
+    x, w = data()
+    for visit in range(4):
+        step(tj.tensor(x, requires_grad=True), tj.tensor(w, requires_grad=True))
+        thread = both()._jitted.aside
+        assert (thread is not None) == (visit >= 4 * BEGIN)
+    assert isinstance(thread, threading.Thread)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@quickly
+def test_an_interrupt_while_it_waits_leaves_it_as_it_was(soon, monkeypatch):
+    x, w = data()
+    expected = judge(x, w)
+    call = lambda: step(tj.tensor(x, requires_grad=True), tj.tensor(w, requires_grad=True))
+    for _ in range(4):
+        call()
+
+    def interrupted(self, timeout=None):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "join", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    tj.take()
+    assert both().is_quick
+    for one, other in zip(call(), expected, strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-5, atol=1e-6)
+    assert not both().is_quick
+
+
+def test_what_a_program_moves():
+    a, b = jax.ShapeDtypeStruct((10, 20), "float32"), jax.ShapeDtypeStruct((20, 30), "float32")
+    at = lambda function, *avals: moved(trace(function, avals)[0])
+    assert at(jnp.sin, a) == 2 * 800
+    assert at(lambda x: x.sum(), a) == 800 + 4
+    assert at(jnp.matmul, a, b) == 800 + 2400 + 1200 + 1200 * 20 / tiers.REUSE
+    assert 2 * 800 <= at(jax.nn.relu, a) < 20 * 800  # a custom derivative: what is inside counts
+    assert math.isinf(at(lambda x: jax.lax.scan(lambda c, r: (c + r, r), x[0], x)[0], a))
+    assert math.isinf(at(lambda x: jnp.sort(x), a))
+
+
+@quickly
+def test_a_loop_and_much_work_are_compiled_well_at_once():
+    ready = lambda quick, well: None
+    few = Tiers(100.0, [Part(4, None, 1e3)])
+    assert isinstance(few.jit(jnp.sin, ready), tiers.Quick)
+    assert not isinstance(Tiers(100.0, [Part(4, None, math.inf)]).jit(jnp.sin, ready), tiers.Quick)
+    assert not isinstance(Tiers(100.0, [Part(4, None, 1e12)]).jit(jnp.sin, ready), tiers.Quick)
+
+
+PROGRAM = """
+import tapejax as tj, tapejax.numpy as tnp
+x = tj.tensor([1.0, 2.0], requires_grad=True)
+tj.backward(tnp.tanh(x * x).sum(), wrt=x)
+print([program.quick for program in tj.programs() if program.name == "forward_and_backward"])
+"""
+
+
+@pytest.mark.parametrize("setting", ["0", "1"])
+@quickly
+def test_it_can_be_turned_off(setting):
+    environment = os.environ | {"TAPEJAX_QUICK_COMPILATION": setting}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == str([setting == "1"]), done.stderr
