@@ -11,7 +11,7 @@ Under one `jax.jit` XLA merges what is computed twice, so 2 costs nothing there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,16 +103,23 @@ class Reversed:
 
     program: Program
     wrt: tuple[bool, ...]
-    steps: list[tuple[Eqn, RuleCall, tuple[int, ...], tuple[bool, ...]]]
+    steps: list[tuple[Any, RuleCall, tuple[int, ...], tuple[bool, ...]]]
     recompute: list[Eqn]
     saves_in: tuple[int, ...]
     saves_out: tuple[int, ...]
     extras: tuple[int, ...]
-    avals: list[Any]
+    avals: Any
     depends: tuple[bool, ...]
     foreign: tuple[str, ...]
     kept_slots: list[int]
     augmented: dict[int, tuple[RuleCall, tuple[int, ...]]]
+
+    @classmethod
+    def of(cls, program: Program, steps: list[Any]) -> Reversed:
+        """What goes back through these steps of a program, in which all that they read is there already."""
+        made = cls()
+        made.program, made.steps, made.avals = program, steps, program.avals
+        return made
 
     @property
     def extra_avals(self) -> tuple[Any, ...]:
@@ -174,14 +181,22 @@ class Reversed:
 
     def pull(self, env: dict[int, Any], cts: Sequence[Any]) -> list[Any]:
         """`backward`, where `env` already has every value that the steps read."""
-        program, avals = self.program, self.avals
+        program = self.program
         sums: dict[int, Any] = {}
-
         for slot, ct in zip(program.outputs, cts, strict=True):
-            if ct is not None and is_inexact(avals[slot]):
+            if ct is not None and is_inexact(self.avals[slot]):
                 accumulate(sums, slot, ct)
+        self.go_back(env, sums)
+        return [sums.get(slot) if wanted else None for slot, wanted in zip(program.inputs, self.wrt, strict=True)]
+
+    def go_back(self, env: dict[int, Any], sums: dict[int, Any], stay: Container[int] = ()) -> None:
+        """Through the steps, the last first: what arrives at a result goes on to the operands, and is added up in `sums`.
+
+        stay: the slots whose sums stay there when they have gone on.
+        """
+        avals = self.avals
         for eqn, step, extra_slots, active in reversed(self.steps):
-            out_cts = [sums.pop(slot, None) for slot in eqn.outputs]
+            out_cts = [sums.get(slot) if slot in stay else sums.pop(slot, None) for slot in eqn.outputs]
             if all(ct is None for ct in out_cts):
                 continue
             saved = [env[eqn.inputs[i]] for i in step.saves_in]
@@ -201,7 +216,6 @@ class Reversed:
                     with eqn.made_here, eqn.context:
                         ct = fit(ct, avals[slot], eqn)
                     accumulate(sums, slot, ct)
-        return [sums.get(slot) if wanted else None for slot, wanted in zip(program.inputs, self.wrt, strict=True)]
 
 
 @cached(64)

@@ -11,51 +11,47 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from tapejax.fusion.layout import Call, Layout, run_all
-from tapejax.ground import compat
-from tapejax.ground.accumulation import accumulate
+from tapejax.calculus.reverse import Reversed
+from tapejax.fusion.layout import Call, Layout
 from tapejax.ground.placement import Shardings, pick, shardings_of
 from tapejax.plan.executables import Executable
-from tapejax.plan.plan import zeros_for
 from tapejax.plan.policy import Together
 
 
 def _names(calls: Sequence[Call]) -> list[str]:
-    return [call.plan.name for call in calls]
+    return [call.name for call in calls]
 
 
 class Forward:
     """The calls that lead to results which are held, and to what the backward of others reads.
 
-    results: the slots of what it computes; kept: of what backward reads, results first; places: by slot, where in
-    the results it is; read: by slot, where in what is kept it is.
+    calls: as a program, whose outputs are what it computes; program: the same, compiled; kept: the slots of what backward
+    reads, outputs first; places: by slot, where in the outputs it is; read: by slot, where in what is kept it is.
     """
 
-    __slots__ = ("calls", "kept", "n_kept", "outside", "places", "program", "read", "results", "together")
+    __slots__ = ("calls", "kept", "n_kept", "outside", "places", "program", "read", "together")
 
     def __init__(self, layout: Layout, chosen: tuple[int, ...], order: tuple[int, ...]) -> None:
         kept = tuple(dict.fromkeys(slot for index in order for slot in layout.calls[index].kept))
         made, given = [slot for slot in kept if slot >= 0], [slot for slot in kept if slot < 0]
         self.n_kept, self.outside = len(made), [~slot for slot in given]
         self.kept = (*made, *given)
-        self.results = tuple(dict.fromkeys((*made, *chosen)))
-        self.places = {slot: place for place, slot in enumerate(self.results)}
+        self.calls = layout.program(dict.fromkeys((*made, *chosen)))
+        self.places = {slot: place for place, slot in enumerate(self.calls.outputs)}
         self.read = {slot: place for place, slot in enumerate(self.kept)}
-        self.calls = layout.leading_to(self.results)
-        plans = [call.plan for call in self.calls]
+        plans = [call.plan for call in self.calls.eqns]
         self.together = Together([plan.forward for plan in plans], sum([plan.n_bytes for plan in plans]))
         self.program = Executable(
-            self.one_by_one, "forward", lambda: (_names(self.calls), self.together.why), tiers=self.together.tiers
+            self.one_by_one, "forward", lambda: (_names(self.calls.eqns), self.together.why), tiers=self.together.tiers
         )
 
     def run(self, inputs: list[Any]) -> list[Any]:
-        if len(self.calls) > 1 and self.together.pays():
+        if len(self.calls.eqns) > 1 and self.together.pays():
             return self.together.run(self.program, inputs)
         return self.one_by_one(inputs)
 
     def one_by_one(self, inputs: list[Any]) -> list[Any]:
-        env = run_all(self.calls, inputs)
-        return [env[slot] for slot in self.results]
+        return self.calls.run(*inputs)
 
     def to_keep(self, results: list[Any], inputs: list[Any]) -> list[Any]:
         """What backward reads, in the order of `kept`."""
@@ -78,12 +74,12 @@ class Backward:
     actions (None: any may). outputs: the slots whose gradients it gives.
     """
 
-    __slots__ = ("_both", "_places", "given", "layout", "ones", "outputs", "present", "program", "read", "reverse", "together")  # fmt: skip
+    __slots__ = ("_both", "_places", "given", "layout", "ones", "outputs", "present", "program", "read", "reversed", "together")  # fmt: skip
 
     def __init__(self, layout: Layout, present: Any, ones: Any, targets: Any, leading: Any) -> None:
         self.layout, self.present, self.ones = layout, present, ones
-        self.reverse: list[int] = []  # the calls that have something to do
-        touched = self._touched()
+        calls, touched = self._reached()
+        self.reversed = Reversed.of(layout.program(present), [call.step() for call in reversed(calls)])
         if targets is not None:
             leads_on = lambda slot: slot < 0 and (leading is None or slot in leading)
             touched = [slot for slot in touched if slot in targets or leads_on(slot)]
@@ -95,27 +91,31 @@ class Backward:
         ]
         self.outputs = (*touched, *seeds)
         self.given = [place for place, is_ones in enumerate(ones) if not is_ones]
-        self.read = tuple({slot: None for index in self.reverse for slot in layout.calls[index].kept})
-        plans = [layout.calls[index].plan for index in self.reverse]
+        self.read = tuple({slot: None for call in calls for slot in call.kept})
+        plans = [call.plan for call in calls]
         self.together = Together([plan.backward for plan in plans], 2 * sum([plan.n_bytes for plan in plans]))
-        calls = [layout.calls[index] for index in self.reverse]
         self.program = Executable(
             self._pull_read, "backward", lambda: (_names(calls), self.together.why), tiers=self.together.tiers
         )
         self._both: dict[tuple[int, ...], Both] = {}
         self._places: dict[Forward, list[int]] = {}
 
-    def _touched(self) -> list[int]:
-        """The slots to which the backward adds something, in the order in which it does."""
-        have = set(self.present)
+    def _reached(self) -> tuple[list[Call], list[int]]:
+        """The calls that have something to do, the last first, and the slots to which they add something."""
+        have, calls = set(self.present), []
         touched: dict[int, None] = {}
         for index in self.layout.order:
             call = self.layout.calls[index]
-            if not have.isdisjoint(call.outputs):
-                self.reverse.append(index)
+            if not have.isdisjoint(call.results):
+                calls.append(call)
                 have.update(call.ids)
                 touched.update(dict.fromkeys(call.ids))
-        return list(touched)
+        return calls, list(touched)
+
+    @property
+    def calls(self) -> list[Call]:
+        """Those that have something to do, the last first."""
+        return [call for call, *_ in reversed(self.reversed.steps)]
 
     def run(self, values: list[Any], cts: list[Any], shardings: Shardings) -> list[Any]:
         """The gradients of `outputs`; values: those of `read`; shardings: of what is from outside."""
@@ -155,15 +155,7 @@ class Backward:
         for slot, constant in zip(self.present, self.ones, strict=True):
             kind = self.layout.kinds.get(slot)
             sums[slot] = jnp.ones(kind.aval.shape, kind.aval.dtype) if constant else next(given)
-        for index in self.reverse:
-            call = self.layout.calls[index]
-            plan, kept = call.plan, [env[slot] for slot in call.kept]
-            out_cts = [sums.get(slot) for slot in call.outputs]
-            filled = [zeros_for(k.aval) if ct is None else ct for ct, k in zip(out_cts, plan.out_kinds, strict=True)]
-            with compat.derived("backward"):
-                gradients = plan.backward(*kept, *filled)
-            for slot, gradient in zip(call.ids, gradients, strict=True):
-                accumulate(sums, slot, gradient)
+        self.reversed.go_back(env, sums, stay=self.outputs)
         return [sums[slot] for slot in self.outputs]
 
 
@@ -172,32 +164,30 @@ def _after_results(shardings: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class Both:
-    """Forward and backward of a structure as one program. results: the slots of the values that it returns."""
+    """Forward and backward of a structure as one program.
+
+    results: the slots of the values that it returns; calls: those that lead to them, and to what the backward reads.
+    """
 
     __slots__ = ("backward", "calls", "places", "program", "results", "together")
 
     def __init__(self, backward: Backward, results: tuple[int, ...]) -> None:
         self.backward, self.results = backward, results
         self.places = {slot: place for place, slot in enumerate(results)}
-        self.calls = backward.layout.leading_to({*results, *backward.read})
-        parts, n_bytes = [], 0
-        for call in self.calls:
-            parts.append(call.plan.forward)
-            n_bytes += call.plan.n_bytes
-        for index in backward.reverse:
-            plan = backward.layout.calls[index].plan
-            parts += [plan.backward]
-            n_bytes += 2 * plan.n_bytes
-        self.together = Together(parts, n_bytes)
+        self.calls = backward.layout.program({*results, *backward.read})
+        there = [call.plan for call in self.calls.eqns]
+        back = [call.plan for call in backward.calls]
+        n_bytes = sum([plan.n_bytes for plan in there]) + 2 * sum([plan.n_bytes for plan in back])
+        self.together = Together([*[plan.forward for plan in there], *[plan.backward for plan in back]], n_bytes)
         self.program = Executable(
             self._run,
             "forward_and_backward",
-            lambda: (_names(self.calls), self.together.why),
+            lambda: (_names(self.calls.eqns), self.together.why),
             tiers=self.together.tiers,
         )
 
     def _run(self, inputs: list[Any], cts: list[Any]) -> tuple[list[Any], list[Any]]:
-        env = run_all(self.calls, inputs)
+        env = self.calls.environment(inputs)
         return [env[slot] for slot in self.results], self.backward.pull(env, cts)
 
     def run(self, inputs: list[Any], cts: list[Any]) -> tuple[list[Any], list[Any]]:

@@ -1,4 +1,4 @@
-"""What is known of a structure of deferred calls: opened up once, with its programs.
+"""A structure of deferred calls, opened up once: a `Program` whose equations are calls of plans.
 
 A structure is the key of a block: for each call a tuple of its plan and the slots of its operands. Results of the
 block are numbered by call (`result_slot`), values from outside count down from -1. Where two blocks have
@@ -8,12 +8,16 @@ equal keys, the same program fits both.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tapejax.errors import DeletedError
+from tapejax.ground import compat
 from tapejax.ground.caches import Table, table
 from tapejax.ground.placement import is_gone
 from tapejax.plan.plan import Plan
+from tapejax.program.program import Program, live, run_eqns
+from tapejax.rules.registry import RuleCall
 
 MAX_LAYOUTS = 512
 MAX_PROGRAMS = 64  # of one layout
@@ -27,29 +31,47 @@ def result_slot(call: int, position: int) -> int:
 
 
 class Call:
-    """One call of a structure.
+    """One call of a structure: an equation of its program, in which a plan stands where a primitive does.
 
-    slots: of its operands; ids: of those that need a gradient; results: of what it makes, extras last;
-    outputs: the results without the extras; kept: of what its backward reads.
+    inputs: the slots of its operands; ids: of those that need a gradient; outputs: of all that it makes;
+    results: the outputs without the extras, which are last; kept: the slots of what its backward reads.
     """
 
-    __slots__ = ("ids", "kept", "outputs", "plan", "results", "slots")
+    __slots__ = ("ids", "inputs", "kept", "outputs", "plan", "results")
+    has_effects = False  # those of a call happen at once: it is never deferred
+    context = compat.NO_CONTEXT
 
-    def __init__(self, index: int, plan: Plan, slots: tuple[int, ...]):
-        self.plan, self.slots = plan, slots
-        self.results = range(index, index + plan.n_results * _CALLS, _CALLS)
-        self.outputs = self.results[: plan.n_out]
-        self.ids = plan.pick_wrt(slots) if plan.records else ()
-        self.kept = plan.keep((*slots, *self.results)) if plan.records else ()
+    def __init__(self, index: int, plan: Plan, inputs: tuple[int, ...]):
+        self.plan, self.inputs = plan, inputs
+        self.outputs = range(index, index + plan.n_results * _CALLS, _CALLS)
+        self.results = self.outputs[: plan.n_out]
+        self.ids = plan.pick_wrt(inputs) if plan.records else ()
+        self.kept = plan.keep((*inputs, *self.outputs)) if plan.records else ()
 
-    def forward(self, env: dict[int, Any]) -> None:
-        """Run it on an environment (slot -> value)."""
-        results = self.plan.forward(*[env[slot] for slot in self.slots])
-        env.update(zip(self.results, (results,) if self.plan.single else results, strict=True))
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def line(self) -> str:
+        return ""
+
+    @property
+    def made_here(self) -> AbstractContextManager[Any]:
+        return compat.derived("backward")
+
+    def bind(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Run it on values; always a sequence of results."""
+        results = self.plan.forward(*values)
+        return (results,) if self.plan.single else results
+
+    def step(self) -> tuple[Call, RuleCall, tuple[int, ...], tuple[bool, ...]]:
+        """It as a step of a `Reversed`."""
+        return self, self.plan.rule, (), self.plan.wrt
 
 
 class Layout:
-    """A structure of calls, opened up.
+    """A structure of calls, opened up: a program, and what else is known of it.
 
     owners: the slots of what is from outside and needs a gradient; order: the recorded calls, the last first;
     kinds: by slot of a result (extras have none); is_plain: every call makes one result.
@@ -58,18 +80,26 @@ class Layout:
 
     def __init__(self, key: tuple[Any, ...]) -> None:
         self.calls = [Call(index, plan, tuple(slots)) for index, (plan, *slots) in enumerate(key)]
-        self.n_inputs = -min((slot for call in self.calls for slot in call.slots if slot < 0), default=0)
+        self.n_inputs = -min((slot for call in self.calls for slot in call.inputs if slot < 0), default=0)
         self.owners = tuple(sorted({slot for call in self.calls for slot in call.ids if slot < 0}, reverse=True))
         self.order = tuple(index for index, call in reversed([*enumerate(self.calls)]) if call.plan.records)
         self.kinds = {
-            slot: kind for call in self.calls for slot, kind in zip(call.outputs, call.plan.out_kinds, strict=True)
+            slot: kind for call in self.calls for slot, kind in zip(call.results, call.plan.out_kinds, strict=True)
         }
+        self.avals = {slot: kind.aval for slot, kind in self.kinds.items()}
+        for call in self.calls:
+            self.avals.update(zip(call.inputs, call.plan.examples, strict=True))
         self.is_plain = all(call.plan.n_out == 1 for call in self.calls)
         self.choices: set[tuple[int, ...]] = set()
         self.reaches: dict[tuple[int, ...], Reach] = {}
         self.forwards = Table(MAX_PROGRAMS)
         self.backwards = Table(MAX_PROGRAMS)
         self.steps = Table(MAX_PROGRAMS)
+
+    def program(self, outputs: Iterable[int]) -> Program:
+        """The program that computes these slots: the calls they depend on, in order."""
+        outputs = tuple(outputs)
+        return Program(self.avals, range(-1, -1 - self.n_inputs, -1), {}, live(self.calls, outputs), outputs)
 
     def choose(self, held: tuple[int, ...]) -> tuple[int, ...]:
         """Which results a program returns if these are held: just these, or all when there were many choices.
@@ -83,16 +113,6 @@ class Layout:
             return held
         return tuple(self.kinds)
 
-    def leading_to(self, wanted: Iterable[int]) -> list[Call]:
-        """The calls on which these slots depend, in order."""
-        wanted = set(wanted)
-        needed = []
-        for call in reversed(self.calls):
-            if not wanted.isdisjoint(call.results):
-                wanted.update(call.slots)
-                needed.append(call)
-        return needed[::-1]
-
     def reach(self, held: tuple[int, ...]) -> Reach:
         """What leads to these results."""
         found = self.reaches.get(held)
@@ -103,34 +123,26 @@ class Layout:
         return found
 
 
-def run_all(calls: Sequence[Call], inputs: Sequence[Any]) -> dict[int, Any]:
-    """The environment (slot -> value) after these calls."""
-    env = {~position: value for position, value in enumerate(inputs)}
-    for call in calls:
-        call.forward(env)
-    return env
-
-
 def run_each(
-    calls: Sequence[Call], inputs: Sequence[Any], lines: Callable[[int], str]
+    program: Program, inputs: Sequence[Any], lines: Callable[[int], str]
 ) -> tuple[dict[int, Any], dict[int, Exception]]:
-    """`run_all`, in which one call that fails does not keep the others from their values: (environment, errors by slot)."""
-    env, errors = run_all((), inputs), {}
-    for call in calls:
-        failed = next((errors[slot] for slot in call.slots if slot in errors), None)
+    """A program's environment, where one call that fails does not keep the others from their values; and errors by slot."""
+    env, errors = dict(zip(program.inputs, inputs, strict=True)), {}
+    for call in program.eqns:
+        failed = next((errors[slot] for slot in call.inputs if slot in errors), None)
         if failed is None:
             try:
-                call.forward(env)
+                run_eqns([call], env)
                 continue
             except Exception as error:
-                failed = _told(error, call, env, lines(call.results[0]))
-        errors.update(dict.fromkeys(call.results, failed))
+                failed = _told(error, call, env, lines(call.outputs[0]))
+        errors.update(dict.fromkeys(call.outputs, failed))
     return env, errors
 
 
 def _told(error: Exception, call: Call, env: dict[int, Any], line: str) -> Exception:
     """What a call raised when it ran, with its op and line."""
-    if any([is_gone(env[slot]) for slot in call.slots]):
+    if any([is_gone(env[slot]) for slot in call.inputs]):
         gone = DeletedError.of(f"an operand of {call.plan.name}", line, call.plan)
         gone.__cause__ = error
         return gone
@@ -151,7 +163,7 @@ class Reach:
         needed, order = set(held), []
         for index in layout.order:
             call = layout.calls[index]
-            if any(slot in needed and layout.kinds[slot].requires_grad for slot in call.outputs):
+            if any(slot in needed and layout.kinds[slot].requires_grad for slot in call.results):
                 order.append(index)
                 needed.update(call.ids)
         self.order = tuple(order)

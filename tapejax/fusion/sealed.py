@@ -157,7 +157,7 @@ class Sealed:
         for index in reversed(self.layout.order):
             call = self.layout.calls[index]
             if not here.isdisjoint(call.ids):
-                here.update(call.outputs)
+                here.update(call.results)
                 reached.update(self.numbers(index))
 
     # -- running ---------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class Sealed:
                 return forward.run(inputs), {}
             except Exception:  # one by one, so that the one that fails is named, and is the only one
                 env, errors = run_each(forward.calls, inputs, self._line)
-                return [env.get(slot) for slot in forward.results], errors
+                return [env.get(slot) for slot in forward.calls.outputs], errors
 
     def _line(self, index: int) -> str:
         where = self.calls[index][3]
@@ -262,11 +262,12 @@ class Sealed:
             return backward.read_from(now.forward, now.kept)
         there = {action.index: action for action in self.materialised()}
         env: dict[int, Any] = {}
-        for index in backward.reverse:
+        for call in backward.calls:
+            index = call.outputs[0]
             values = self.kept_by(index, now) if now.kept is not None else index in there and there[index].held
             if not isinstance(values, tuple):
                 return None
-            env.update(zip(self.layout.calls[index].kept, values, strict=True))
+            env.update(zip(call.kept, values, strict=True))
         return [env[slot] for slot in backward.read]
 
     def consume(self, block: Block, held: dict[int, Tensor], places: dict[int, int], results: list[Any]) -> None:
@@ -343,13 +344,13 @@ class Sealed:
             given = iter(others or ())
             inputs = [
                 (now.owners[~slot] if slot < 0 else identities[slot]) if needs else TensorId(next(given))
-                for slot, needs in zip(call.slots, plan.wrt, strict=True)
+                for slot, needs in zip(call.inputs, plan.wrt, strict=True)
             ]
             action = OpAction(plan, inputs, numbers, None, where, block.epoch)
             action.index = index
             if now.state is not CONSUMED:
                 action.block = block
-            for slot, number, kind in zip(call.outputs, numbers, plan.out_kinds, strict=True):
+            for slot, number, kind in zip(call.results, numbers, plan.out_kinds, strict=True):
                 identities[slot] = TensorId(number, action if kind.requires_grad else None)
             actions.append(action)
         return actions

@@ -24,6 +24,7 @@ from tapejax.plan.stepwise import Place
 from tapejax.plan.tiers import moved
 from tapejax.program.program import Program
 from tapejax.program.tracing import trace
+from tapejax.rules.registry import RuleCall
 from tapejax.tape.action import TapeAction, TensorId
 from tapejax.tape.packed import force
 from tapejax.tensor.tensor import Kind
@@ -41,7 +42,7 @@ class Plan:
 
     __slots__ = (
         "all_wrt", "backward", "bare", "draws", "drops", "effects", "examples", "flat_program", "foreign", "forward", "function", "keep",
-        "keeps_all_inputs", "layouts", "moves", "n_bytes", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed",
+        "keeps_all_inputs", "layouts", "moves", "n_bytes", "n_ids", "n_in", "n_out", "n_read", "n_results", "name", "op", "options", "out_kinds", "pick_wrt", "program", "records", "reversed", "rule",
         "settings", "shown", "single", "special", "steps_cache", "stepwise", "structure", "variants", "waits", "wrt", "x64",
     )  # fmt: skip
 
@@ -115,6 +116,8 @@ class Plan:
         chosen = [*reversed_.saves_in, *(self.n_in + i for i in reversed_.saves_out)]
         chosen += [self.n_in + self.n_out + i for i in range(n_extra)]
         self.n_read = len(chosen)
+        made = [*reversed_.saves_out, *range(self.n_out, self.n_out + n_extra)]
+        self.rule = RuleCall(reversed_.saves_in, tuple(made), self._pull_as_rule)
         # The derivative of a backward that reads extras needs the inputs they were made from: kept too, last.
         self.keeps_all_inputs = n_extra > 0
         if n_extra:
@@ -156,6 +159,12 @@ class Plan:
                 if wanted
             ]
         )
+
+    def _pull_as_rule(self, saved: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+        """`backward` as the rule of an equation has it: cotangents may be None, and there is one for each operand."""
+        filled = [zeros_for(k.aval) if ct is None else ct for ct, k in zip(cts, self.out_kinds)]
+        found = iter(self.backward(*saved, *filled))
+        return [next(found) if wanted else None for wanted in self.wrt]
 
     def pull(self, arguments: Sequence[Any], shardings: Shardings) -> tuple[Any, ...]:
         """The gradients of the inputs that need one, which are given these shardings."""

@@ -79,16 +79,20 @@ class Eqn:
 
 
 class Program:
-    """Slots 0..n-1 with their avals; which are inputs, constants, outputs; the steps in order."""
+    """Slots with their avals; which are inputs, constants, outputs; the equations in order.
+
+    Slots are 0..n-1 in a program that comes from a jaxpr. The equations of a fused block are calls of plans: see
+    fusion/layout.py.
+    """
 
     __slots__ = ("avals", "constants", "eqns", "inputs", "outputs")
 
     def __init__(self, avals, inputs, constants, eqns, outputs):
-        self.avals: list[Any] = avals
-        self.inputs: list[int] = inputs
+        self.avals: Any = avals
+        self.inputs: Sequence[int] = inputs
         self.constants: dict[int, Any] = constants
-        self.eqns: list[Eqn] = eqns
-        self.outputs: list[int] = outputs
+        self.eqns: list[Any] = eqns
+        self.outputs: Sequence[int] = outputs
 
     @property
     def in_avals(self) -> tuple[Any, ...]:
@@ -99,10 +103,15 @@ class Program:
         return tuple(self.avals[slot] for slot in self.outputs)
 
     def run(self, *args: Any) -> list[Any]:
+        env = self.environment(args)
+        return [env[slot] for slot in self.outputs]
+
+    def environment(self, args: Sequence[Any]) -> dict[int, Any]:
+        """Every value that there is after it ran, by slot."""
         env = dict(self.constants)
         env.update(zip(self.inputs, args, strict=True))
         run_eqns(self.eqns, env)
-        return [env[slot] for slot in self.outputs]
+        return env
 
     def __repr__(self) -> str:
         head = f"program({', '.join(f'%{s}:{self.avals[s].str_short()}' for s in self.inputs)})"
@@ -110,7 +119,7 @@ class Program:
         return "\n".join([head, *body, f"  return {' '.join(f'%{s}' for s in self.outputs)}"])
 
 
-def run_eqns(eqns: Iterable[Eqn], env: dict[int, Any]) -> None:
+def run_eqns(eqns: Iterable[Any], env: dict[int, Any]) -> None:
     for eqn in eqns:
         env.update(zip(eqn.outputs, eqn.bind([env[slot] for slot in eqn.inputs]), strict=True))
 
@@ -220,7 +229,7 @@ def as_number(value: Any, aval: Any) -> Any:
     return number if jax.typeof(number) == aval else None
 
 
-def live(eqns: Sequence[Eqn], outputs: Iterable[int]) -> list[Eqn]:
+def live(eqns: Sequence[Any], outputs: Iterable[int]) -> list[Any]:
     """The eqns that outputs depend on, and those with effects, in order."""
     wanted = set(outputs)
     kept = []
