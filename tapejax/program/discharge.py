@@ -42,6 +42,11 @@ def is_reference(aval: Any) -> bool:
     return isinstance(aval, jax.ref.AbstractRef)
 
 
+def name_of(eqn: Any) -> str:
+    """The name of a primitive of jax's own; one of somebody else's may have any name, and is not known here."""
+    return eqn.primitive.name if compat.is_own(eqn.primitive) else ""
+
+
 def has_references(jaxpr: Any) -> bool:
     """Whether equations of this jaxpr, or of calls in it, make or touch references."""
     inner, _ = compat.jaxpr_parts(jaxpr)
@@ -50,7 +55,7 @@ def has_references(jaxpr: Any) -> bool:
     for eqn in inner.eqns:
         if any(is_reference(v.aval) for v in [*eqn.invars, *eqn.outvars]):
             return True
-        name = CALLS.get(eqn.primitive.name)
+        name = CALLS.get(name_of(eqn))
         if name in eqn.params and eqn.effects and has_references(eqn.params[name]):
             return True
     return False
@@ -100,7 +105,7 @@ def run_discharged(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> li
 
 
 def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    name = eqn.primitive.name
+    name = name_of(eqn)
     if name in REFERENCES:
         return REFERENCES[name](eqn, *operands)
     touches = any(isinstance(operand, Cell) for operand in operands)
@@ -110,7 +115,7 @@ def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
     if touches:
         if name not in CONTROL:
             raise RefusedPrimitive(
-                f"`{name}` cannot be differentiated while a reference goes into it",
+                f"`{eqn.primitive.name}` cannot be differentiated while a reference goes into it",
                 at=compat.source_line(eqn.source_info),
                 fix="pass ref[...] into it, and write what it returns into the reference",
             )

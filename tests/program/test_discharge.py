@@ -105,7 +105,7 @@ def test_equations_keep_the_users_lines():
     program, _ = trace(in_this_file, [jnp.ones(3)])
     lines = [eqn.line for eqn in program.eqns]
     assert lines
-    assert all("test_refs.py" in line for line in lines)
+    assert all("test_discharge.py" in line for line in lines)
 
 
 def test_nothing_of_the_references_is_left():
