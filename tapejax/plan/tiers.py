@@ -90,7 +90,7 @@ class Quick:
     def __call__(self, *args: Any) -> Any:
         lost, price = self.lost, self._tiers.cost
         if lost >= price:
-            if self.aside is not None:
+            if self.aside is not None and self.aside.is_alive():  # not if an interrupt came before it was started
                 self.aside.join()
             results = self.well(*args)
             self._ready(self, self.well)

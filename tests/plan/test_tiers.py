@@ -97,24 +97,28 @@ def test_the_better_one_is_made_aside(soon):
 
 
 @quickly
-def test_an_interrupt_while_it_waits_leaves_it_as_it_was(soon, monkeypatch):
+@pytest.mark.parametrize(("method", "visit"), [("start", 2), ("join", 4)])
+def test_an_interrupt_leaves_it_as_it_was(soon, monkeypatch, method, visit):
+    """While the thread is started, or waited for."""
     x, w = data()
     expected = judge(x, w)
     call = lambda: step(tj.tensor(x, requires_grad=True), tj.tensor(w, requires_grad=True))
-    for _ in range(4):
+    for _ in range(visit):
         call()
 
-    def interrupted(self, timeout=None):
+    def interrupted(self, *_):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(threading.Thread, "is_alive", lambda self: self._started.is_set())  # not done in no time
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "join", interrupted)
+        patch.setattr(threading.Thread, method, interrupted)
         with pytest.raises(KeyboardInterrupt):
             call()
     tj.take()
     assert both().is_quick
-    for one, other in zip(call(), expected, strict=True):
-        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-5, atol=1e-6)
+    for _ in range(4):
+        for one, other in zip(call(), expected, strict=True):
+            np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-5, atol=1e-6)
     assert not both().is_quick
 
 
