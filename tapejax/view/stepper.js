@@ -813,7 +813,7 @@ function skeleton(film) {
       ${film.regions.length ? figure("inside", "", '<figcaption><b></b> <span></span> <button type="button" class="collapse">collapse</button></figcaption>', true) : ""}</div>
     <div class="columns"><article class="step" aria-label="The current step"></article>
       <div class="log-panel" tabindex="0" aria-label="The log"><div class="found" hidden></div>${film.table}</div></div>
-    <aside class="followed" hidden><h4>Followed</h4><ul class="sums"></ul></aside>` : '<p class="message">The tape is empty.</p>'}
+    <aside class="followed" hidden><h4>Followed</h4><ul class="sums"></ul></aside>` : '<p class="message">The tape is empty: nothing was recorded, or a backward has read it already. <code>backward(loss, retain_tape=True)</code> keeps it.</p>'}
     <div class="spoken" aria-live="polite" role="status"></div></section>`;
 }
 
