@@ -332,6 +332,31 @@ def opened(browser, path, address="", **options):
     return watched
 
 
+def test_where_scripts_do_not_run_the_log_is_there(browser, tmp_path):
+    """As in a notebook that is not trusted, or an editor that shows HTML only."""
+    from tapejax.view.film import film
+    from tapejax.view.html import fragment
+
+    cursor = program()
+    (tmp_path / "cell.html").write_text(fragment(film(cursor)), encoding="utf-8")
+    watched = Watched(browser.new_context(java_script_enabled=False))
+    page = watched.page
+    page.goto((tmp_path / "cell.html").as_uri())
+    assert "backward from loss" in page.inner_text("p")
+    rows = page.locator("table tr[data-action]")
+    assert [row.locator(".op").inner_text() for row in rows.all()] == [action.op.lower() for action in cursor.actions]
+    grads = cursor.finish()
+    for row, action in zip(rows.all(), cursor.actions, strict=True):
+        norm = float(np.linalg.norm(np.asarray(grads[action.outputs[0]])))
+        if row.locator(".norm").inner_text():
+            assert float(row.locator(".norm").inner_text()) == pytest.approx(norm, rel=1e-3)
+    assert (
+        sum(bool(row.locator(".norm").inner_text()) for row in rows.all()) == len(cursor) - 1
+    )  # all but the root's seed
+    assert watched.errors == []
+    assert watched.outside == []
+
+
 def test_a_link_to_a_step(browser, tmp_path):
     cursor = program()
     path = cursor.save_html(tmp_path / "tape.html")
