@@ -1,8 +1,10 @@
 """What newcomers write first and does not exist here: each gets an answer that names the thing to use."""
 
+import math
 import subprocess
 import sys
 import traceback
+from math import sqrt
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +30,14 @@ def as_in_torch():
     return w.grad
 
 
+def as_in_torch_again():
+    w = leaf()
+    grads = (w * w).sum().backward()
+    with tj.no_grad():
+        w = w - 0.1 * grads[w]
+    (w * w).sum().backward()
+
+
 def tape_of_a_sum():
     x = leaf()
     with tj.Tape() as tape:
@@ -51,6 +61,17 @@ MISTAKES = {
     "with tj.GradientTape()": (as_in_tensorflow, "with tapejax.Tape() as tape"),
     "w.grad": (as_in_torch, "grads = loss.backward(); grads[x]"),
     "jax.grad(f)(tensor)": (lambda: jax.grad(lambda x: (x * x).sum())(leaf()), "tapejax.grad"),
+    "math.sin(tensor)": (lambda: math.sin(leaf(3.0)) * leaf(), "tapejax.numpy.sin"),
+    "sqrt(tensor)": (lambda: sqrt(leaf(3.0)), "tapejax.numpy.sqrt"),
+    "math.erf in tj.grad": (lambda: tj.grad(lambda x: math.erf(x))(1.0), "tapejax.scipy.special.erf"),
+    "backward of a number": (lambda: tj.backward(leaf().sum().item()), "x.item() leave"),
+    "an update under no_grad": (as_in_torch_again, "tapejax.tensor(w.value - step, requires_grad=True)"),
+    "tj.gradient": (lambda: tj.gradient(lambda x: x), "tapejax.grad(f)(x)"),
+    "tape.grad": (lambda: tape_of_a_sum().grad, "tape.backward(loss)[x]"),
+    "tj.gradcheck": (lambda: tj.gradcheck(jnp.sum, (leaf(),)), "tapejax.check_grads(f, (x,), order=1)"),
+    "tj.autograd.Function": (lambda: tj.autograd.Function, "tapejax.custom_op"),
+    "tj.custom_op of a class": (lambda: tj.custom_op(type("Square", (), {})), "backward(ct, out, x)"),
+    "tj.cat": (lambda: tj.cat([leaf(), leaf()]), "tapejax.numpy.concatenate"),
     "jnp.sin(tensor)": (lambda: jnp.sin(leaf()), "tapejax.numpy.sin"),
 }
 
@@ -71,6 +92,22 @@ def test_an_unknown_name_is_plainly_unknown_and_the_known_ones_are_there():
     assert not hasattr(tape_of_a_sum(), "no_such_name")
     for name in habits.NAMES:
         assert not hasattr(tj, name), f"{name} exists: its answer is never given"
+
+
+def test_what_only_looks_at_a_number_may_be_asked_of_a_tensor():
+    x = leaf(2.0)
+    assert float(x) == 2.0
+    assert math.isfinite(x)
+    assert math.isclose(x, 2.0)
+    assert math.exp(x.item()) == math.exp(2.0)
+    with tj.no_grad():
+        assert math.sqrt(x) == math.sqrt(2.0)
+    assert math.sqrt(x.detach()) == math.sqrt(2.0)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_check_grads_takes_tensors_as_well(order):
+    tj.check_grads(lambda x, scale: (x * x).sum() * scale["by"], (leaf(), {"by": tj.tensor(2.0)}), order=order)
 
 
 def test_a_shape_error_begins_with_the_users_lines():

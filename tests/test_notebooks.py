@@ -23,7 +23,7 @@ def tool(name):
     return module
 
 
-strip, fill = tool("strip"), tool("fill")
+strip, fill, progress = tool("strip"), tool("fill"), tool("progress")
 
 
 def read(path):
@@ -131,6 +131,23 @@ def test_a_wrong_answer_is_wrong_with_your_number_and_nothing_more(value, capsys
 def test_the_tutorial_and_its_readme_name_them(path):
     assert f"(../notebooks/{path.name})" in (ROOT / "docs/tutorial.md").read_text()
     assert f"({path.name})" in (FOLDER / "README.md").read_text()
+
+
+def test_a_teacher_sees_what_a_class_has_done(tmp_path, capsys):
+    notebook = read(NOTEBOOKS[0])
+    said = iter(["exercise 1: right\n", "exercise 2: wrong. You have 3\n", "exercise 3: not yet (best)\n"])
+    for cell in notebook["cells"]:
+        if tagged(cell, "check") and (text := next(said, "")):
+            cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": [text]}]
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada" / NOTEBOOKS[0].name).write_text(json.dumps(notebook))
+    (tmp_path / "bob.ipynb").write_text("{")
+    assert progress.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"ada/{NOTEBOOKS[0].name}: 1 of 5 right; wrong: exercise 2; not yet: exercise 3; not run: exercise 4, quiz",
+        "bob.ipynb: not a notebook that can be read",
+    ]
+    assert progress.main([str(tmp_path / "nobody")]) == 1
 
 
 def outputs_of(path, *, with_solutions=True):

@@ -255,7 +255,7 @@ def _pairs(root: Any, seed: Any) -> tuple[list[Tensor], list[Any]]:
             raise ArgumentError(
                 f"backward needs a Tensor, not {type(one).__name__}",
                 at=user_line(),
-                fix="compute the root from tapejax.tensor(..., requires_grad=True) with tapejax functions",
+                fix="compute the root from tapejax.tensor(..., requires_grad=True) with tapejax functions; float(x) and x.item() leave the tape",
             )
     if not roots:
         raise ArgumentError("backward needs at least one root", at=user_line())
@@ -272,7 +272,8 @@ def _check_root(root: Tensor, tape: Tape) -> None:
         raise RequiresGradError(
             f"requires_grad is False for the root {root.id!r}: nothing was recorded for it",
             at=user_line(),
-            fix="make an input with requires_grad=True, and compute the root outside of no_grad, detach and stop_gradient",
+            fix="make an input with requires_grad=True, and compute the root outside of no_grad, detach and stop_gradient; "
+            "a parameter that was updated is made one again: w = tapejax.tensor(w.value - step, requires_grad=True)",
         )
     epoch = root.epoch
     if epoch is None or epoch.current() is tape.epoch:

@@ -81,7 +81,7 @@ NAMES = {
     "Parameter": _LEAF.format("data"),
     "from_numpy": "tapejax.tensor(array)",
     "as_tensor": "tapejax.tensor(array)",
-    "autograd": "tapejax.grad(f), or tape.backward(loss)",
+    "autograd": "tapejax.grad(f), or tape.backward(loss); tapejax.custom_op for Function, tapejax.check_grads for gradcheck",
     "optim": _OPTAX,
     "optimizers": _OPTAX,
     "Module": "a function of parameters and data; equinox and flax have modules (examples/ shows both)",
@@ -108,9 +108,16 @@ NAMES = {
     "set_grad_enabled": "tapejax.no_grad(), tapejax.enable_grad()",
     "inference_mode": "tapejax.no_grad()",
     "constant": "tapejax.tensor(data)",
+    "gradient": "tapejax.grad(f)(x), or tape.backward(loss)[x]; tapejax.numpy.gradient has the differences of an array",
+    "derivative": "tapejax.grad(f)(x)",
+    "gradcheck": "tapejax.check_grads(f, (x,), order=1), or tapejax.verify(f, x), which says who is wrong",
+    "Function": "tapejax.custom_op: a function, and @it.defbackward above its derivative",
+    "cat": "tapejax.numpy.concatenate([x, y], axis)",
+    "utils": "tapejax.checkpoint(f, x) for torch.utils.checkpoint; batches are plain arrays",
 }
 # Attributes of other libraries' tapes.
 OF_TAPES = {
+    "grad": "tape.backward(loss)[x]",
     "gradient": "tape.backward(loss)[x], or grads = tape.backward(loss) for all at once",
     "jacobian": "tapejax.jacrev(f)(x)",
     "batch_jacobian": "tapejax.vmap(tapejax.jacrev(f))(x)",

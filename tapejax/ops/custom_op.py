@@ -213,6 +213,12 @@ def custom_op(
         return functools.partial(custom_op, backward=backward, name=name, jit=jit)
     if not callable(forward):
         raise ArgumentError(f"custom_op takes a function, not {type(forward).__name__}", at=user_line())
+    if isinstance(forward, type):  # as torch.autograd.Function has it
+        raise ArgumentError(
+            f"custom_op takes a function, not the class {forward.__name__}",
+            at=user_line(),
+            fix="custom_op(forward, backward) with forward(x) and backward(ct, out, x): there is no context object",
+        )
     op = CustomOp(forward, name or getattr(forward, "__name__", "op"), jit)
     if backward is not None:
         op.defbackward(backward)

@@ -254,7 +254,10 @@ class Tape(Entered):
     # -- what people call --------------------------------------------------------------------
 
     def backward(self, root: Tensor | Sequence[Tensor], seed: Any = None, **options: Any) -> Gradients:
-        """`tapejax.backward` on this tape, whether or not it is the current one."""
+        """The gradients of a root, by tensor: `backward(loss)[x]`. The tape is empty then, unless `retain_tape=True`.
+
+        The same as `tapejax.backward`, which lists the options, on this tape, whether or not it is the current one.
+        """
         return above.backward(root, seed, tape=self, **options)
 
     def cursor(self, root: Tensor | Sequence[Tensor], seed: Any = None, *, retain_tape: bool = True) -> Cursor:

@@ -26,7 +26,7 @@ from tapejax.errors import (
     UnknownAttributeError,
     WantsArraysError,
 )
-from tapejax.ground import callers, habits
+from tapejax.ground import callers, habits, plain_math
 from tapejax.ground.placement import is_gone, is_here, local_part
 from tapejax.ground.where import is_own, user_line
 from tapejax.tape import cuts
@@ -321,6 +321,13 @@ class Tensor(metaclass=_Hint):
         return np.array(self._whole("np.asarray"), dtype=dtype)
 
     def __float__(self) -> float:
+        if self.kind.requires_grad and current_scope().enabled and (called := plain_math.called_by(_getframe(1))):
+            raise TensorConversionError(
+                f"{called[0]} of a Tensor would drop it from the tape",
+                at=user_line(),
+                action=f"{self.id!r}: {self.aval.str_short()}",
+                fix=f"{called[1]} is recorded; {called[0]}(x.item()) is not, on purpose",
+            )
         return self._converted("float()", float)
 
     def __int__(self) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from tapejax.errors import GradientCheckError
 from tapejax.ground.callers import takes_apart
 from tapejax.ground.where import user_line
+from tapejax.ops.lift import is_tensor
 from tapejax.transforms.forward_mode import jvp
 from tapejax.transforms.recording import plain
 from tapejax.transforms.reverse_mode import check_callable, flatten, is_inexact, no_gradient, vjp
@@ -39,7 +40,7 @@ def check_grads(
     >>> tj.check_grads(lambda x: jnp.sin(x).sum(), (jnp.array([0.3, 0.7]),), order=2)
     """
     check_callable(fun)
-    args = tuple(_tree.tree_map(lambda leaf: jnp.asarray(plain(leaf)), arg) for arg in args)
+    args = tuple(_tree.tree_map(lambda leaf: jnp.asarray(plain(leaf)), arg, is_leaf=is_tensor) for arg in args)
     smallest = min((jnp.finfo(leaf.dtype).eps for leaf in flatten(args)[0] if is_inexact(leaf)), default=1e-7)
     step = float(smallest) ** (1 / 3) if eps is None else eps
     tolerance = float(smallest) ** (1 / 3) * 10

@@ -56,6 +56,7 @@ def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
         "notes": notes,
         "graph": svg.draw(graph),
         "regions": [[r.label, r.first, r.last, svg.draw_region(graph, r)] for r in graph.regions],
+        "bundles": [[bundle.label, bundle.first, bundle.last] for bundle in graph.bundles],
         "table": outline,
         "rows": rows,
         "tensors": {

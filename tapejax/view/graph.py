@@ -15,6 +15,7 @@ from tapejax.tape.action import TapeAction, TensorId
 REGIONS_ABOVE = 40  # actions; a tape with more is shown by regions
 SMALL = 3  # actions: parts below that are joined with their neighbours
 MANY = 40  # regions, or actions in a region: what one can still read
+TURNS = 400  # regions in a bundle: of a longer loop one region is several turns
 
 
 @dataclass(slots=True)
@@ -84,10 +85,35 @@ class Region:
 
 
 @dataclass(slots=True)
+class Bundle:
+    """A loop: the regions that are its turns, from the first to the last, which is included."""
+
+    label: str
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
 class Graph:
     actions: list[ActionInfo]
     tensors: dict[int, TensorInfo]
     regions: list[Region] = field(default_factory=list)  # empty: few enough to be shown as they are
+    bundles: list[Bundle] = field(default_factory=list)  # of regions; those of none stand for themselves
+
+    def units(self) -> list[tuple[int | None, list[int]]]:
+        """What the overview shows, in order: a bundle with its regions, or None with a region of its own."""
+        of = {
+            region: number
+            for number, bundle in enumerate(self.bundles)
+            for region in range(bundle.first, bundle.last + 1)
+        }
+        found: list[tuple[int | None, list[int]]] = []
+        for region in range(len(self.regions)):
+            if of.get(region) is not None and found and found[-1][0] == of[region]:
+                found[-1][1].append(region)
+            else:
+                found.append((of.get(region), [region]))
+        return found
 
 
 Observed = Mapping[int, tuple[Sequence[TensorId], Sequence[TensorId]]]
@@ -143,7 +169,7 @@ def graph_of(
             tensors[number].shape, tensors[number].dtype = tuple(like.shape), str(like.dtype)
     for info in infos:
         info.text = _TENSOR.sub(lambda found: _name(found, tensors), info.text)
-    return Graph(infos, tensors, regions_of(infos, actions) if len(infos) > REGIONS_ABOVE else [])
+    return Graph(infos, tensors, *(regions_of(infos, actions) if len(infos) > REGIONS_ABOVE else ()))
 
 
 _TENSOR = re.compile(r"%(\d+)|TensorId\((\d+)\)")
@@ -204,11 +230,41 @@ def _shapes(
 # --- regions -------------------------------------------------------------------------------------
 
 
-def regions_of(infos: Sequence[ActionInfo], actions: Sequence[TapeAction]) -> list[Region]:
+def regions_of(infos: Sequence[ActionInfo], actions: Sequence[TapeAction]) -> tuple[list[Region], list[Bundle]]:
     """Cut a long tape where its author did (`tapejax.region`), and else where the code does: at each step of a loop, call
-    of a function, turn of a Python loop."""
-    known = Regions(actions)
-    named = [known.of(action) for action in actions]
+    of a function, turn of a Python loop. The steps of a loop of jax are one bundle, and so are the turns of a Python loop if
+    there are too many to be shown one by one."""
+    named = Regions(actions)
+    pieces, names = _pieces(infos, actions, [named.of(action) for action in actions])
+    # Of a very long tape more are shown, so that each can still be read.
+    most = max(MANY, min(3 * MANY, len(infos) // (2 * MANY)))
+    runs = _loops(infos, pieces)
+    if len(runs) > most:
+        runs = _turns(infos, actions, runs, names)
+    loose = sum(not loop for loop, _ in runs)
+    regions: list[Region] = []
+    bundles: list[Bundle] = []
+    for loop, group in _joined(runs, -(-loose // most)):
+        begin = len(regions)
+        together = -(-len(group) // TURNS) if loop else len(group)
+        for i in range(0, len(group), together):
+            chunk = group[i : i + together]
+            own = list(dict.fromkeys(names[start] for start, _ in chunk))
+            label = " … ".join([own[0], own[-1]][: len(own)]) if all(own) else _label(infos, chunk, actions)
+            regions.append(Region(label, infos[chunk[0][0]].index, infos[chunk[-1][1] - 1].index))
+        if loop:
+            bundles.append(Bundle(loop, begin, len(regions) - 1))
+    return regions, bundles
+
+
+Piece = tuple[int, int]  # where some actions that belong together begin and end
+Run = tuple[str, list[Piece]]  # what a loop is called, or nothing, and its pieces
+
+
+def _pieces(
+    infos: Sequence[ActionInfo], actions: Sequence[TapeAction], named: Sequence[Sequence[str]]
+) -> tuple[list[Piece], dict[int, str]]:
+    """The pieces, and what their author called them, by where they begin."""
     goes_on = lambda i: (
         named[i] == named[i - 1]
         and (
@@ -216,29 +272,68 @@ def regions_of(infos: Sequence[ActionInfo], actions: Sequence[TapeAction]) -> li
             or (_part(actions[i]) == _part(actions[i - 1]) and _place(actions[i]) >= _place(actions[i - 1]))
         )
     )
-    pieces: list[tuple[int, int]] = []
+    pieces: list[Piece] = []
     start = 0
     for i in range(1, len(infos) + 1):
         if i < len(infos) and goes_on(i):
             continue
         small = pieces and max(i - start, pieces[-1][1] - pieces[-1][0]) < SMALL
-        small = small and not (named[start] or named[pieces[-1][0]])
+        small = small and not (named[start] or named[pieces[-1][0]] or infos[start].steps or infos[pieces[-1][0]].steps)
         if small and i - pieces[-1][0] < 4 * SMALL:
             pieces[-1] = (pieces[-1][0], i)
         else:
             pieces += [(begin, min(begin + MANY, i)) for begin in range(start, i, MANY)]  # if it is too long by itself
         start = i
-    most = max(
-        MANY, min(3 * MANY, len(infos) // (2 * MANY))
-    )  # of a very long tape more, so that each can still be read
-    together = -(-len(pieces) // most)
-    regions = []
-    for i in range(0, len(pieces), together):
-        chunk = pieces[i : i + together]
-        names = list(dict.fromkeys("/".join(named[start]) for start, _ in chunk))
-        label = " … ".join([names[0], names[-1]][: len(names)]) if all(names) else _label(infos, chunk, actions)
-        regions.append(Region(label, infos[chunk[0][0]].index, infos[chunk[-1][1] - 1].index))
-    return regions
+    return pieces, {start: "/".join(named[start]) for start, _ in pieces}
+
+
+def _loops(infos: Sequence[ActionInfo], pieces: Sequence[Piece]) -> list[Run]:
+    """Each loop of jax with its steps; every other piece by itself."""
+    found: list[tuple[str, list[Piece], list[int]]] = []  # the loop, its pieces, its steps
+    for piece in pieces:
+        loop, step = next(iter(infos[piece[0]].steps), ("", 0))
+        known = found[-1] if found and loop and found[-1][0] == loop else None
+        if known is None or (
+            step in known[2] and step != known[2][-1]
+        ):  # that step was there: another loop of this kind
+            found.append((loop, [piece], [step]))
+            continue
+        known[1].append(piece)
+        if step != known[2][-1]:
+            known[2].append(step)
+    count = lambda steps: f"{len(steps)} step{'s' * (len(steps) > 1)}"
+    return [(f"{loop}: {count(steps)}" if loop else "", group) for loop, group, steps in found]
+
+
+def _turns(
+    infos: Sequence[ActionInfo], actions: Sequence[TapeAction], runs: Sequence[Run], names: Mapping[int, str]
+) -> list[Run]:
+    """Pieces of one label that follow each other, which a Python loop made, as one."""
+    found: list[tuple[str, str, list[Piece]]] = []  # the loop's name, the label, the pieces
+    for loop, pieces in runs:
+        label = "" if loop or names[pieces[0][0]] else _label(infos, pieces, actions)
+        if label and found and found[-1][1] == label:
+            found[-1][2].extend(pieces)
+        else:
+            found.append((loop, label, list(pieces)))
+    made: list[Run] = []
+    for loop, label, pieces in found:
+        if not loop and len(pieces) > SMALL:
+            made.append((f"{label} × {len(pieces)}", pieces))
+        else:
+            made += [(loop, pieces)] if loop else [("", [piece]) for piece in pieces]
+    return made
+
+
+def _joined(runs: Sequence[Run], together: int) -> list[Run]:
+    """Runs of one piece, so many at a time; loops as they are."""
+    joined: list[Run] = []
+    for loop, pieces in runs:
+        if not loop and joined and not joined[-1][0] and len(joined[-1][1]) < together:
+            joined[-1][1].extend(pieces)
+        else:
+            joined.append((loop, list(pieces)))
+    return joined
 
 
 def _part(action: TapeAction) -> Any:

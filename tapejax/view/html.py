@@ -92,7 +92,10 @@ def _without_scripts(film: dict[str, Any]) -> str:
     """What is there until the script runs, or where it may not: the table, if it is not long."""
     if film["count"] > LONG:
         return f"<p>A tape of {film['all']:,} actions. To see it, allow scripts in this page.</p>"
-    return "".join(f"<p>{escape(note)}</p>" for note in film["notes"]) + filled(film["table"], film["rows"])
+    roots = ", ".join(escape(film["tensors"][root][0]) for root in film["roots"] if root in film["tensors"])
+    said = f"{escape(film['title'])}, backward from {roots}" if roots else escape(film["title"])
+    head = f"<p>{said}. Scripts do not run here, so this is the log alone, with the norms of the gradients.</p>"
+    return head + "".join(f"<p>{escape(note)}</p>" for note in film["notes"]) + filled(film["table"], film["rows"])
 
 
 def page(film: dict[str, Any]) -> str:

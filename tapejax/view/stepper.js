@@ -15,6 +15,7 @@ const ICONS = {
 const icon = (name) => `<svg viewBox="0 0 20 20" aria-hidden="true"><path d="${ICONS[name]}"/></svg>`;
 const escape = (text) =>
   String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
+const LISTED = 200; // earlier terms of a sum that are listed
 const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -216,6 +217,7 @@ function render({ model, el }) {
     `<button type="button" class="chip" data-tensor="${tensor}" title="%${tensor} ${escape(kind(tensor))}: follow its sum">${escape(label(tensor))}${more}</button>`;
   const barred = (tensor) => `<span class="bar">${escape(label(tensor))}</span>`;
   const origin = (event) => (event.action === null ? "seed" : `${event.action} ${page(event.action)?.op ?? ""}`);
+  const unfolded = new Set(); // long sums whose earlier terms are listed
   const sumRow = (tensor, at) => {
     const terms = sumAt(tensor, at);
     const head = `<div class="head">${chip(tensor)}<small>${escape(kind(tensor))}</small></div>`;
@@ -226,7 +228,11 @@ function render({ model, el }) {
       (event, i) =>
         `<span class="part">${i || many ? plus : ""}<span class="term${event.at === at && at ? " new" : ""}">${drawValue(event.value, `term of ${label(tensor)}`)}<small>${escape(origin(event))}</small></span></span>`,
     );
-    if (many) parts.unshift(`<span class="term">${drawValue(terms[many - 1].after)}<small>${many} earlier terms</small></span>`);
+    if (many) parts.unshift(`<span class="term">${drawValue(terms[many - 1].after)}<small><button type="button" class="unfold" data-unfold="${tensor}" aria-expanded="${unfolded.has(tensor)}">${many} earlier terms</button></small></span>`);
+    const listed = terms.slice(0, Math.min(many, LISTED));
+    const earlier = many && unfolded.has(tensor)
+      ? `<ol class="earlier">${listed.map((event) => `<li>${escape(origin(event))} <b>‖·‖ ${brief(film.values[event.value].norm)}</b></li>`).join("")}${many > LISTED ? `<li>and ${(many - LISTED).toLocaleString("en")} more</li>` : ""}</ol>`
+      : "";
     const open = unfinished.has(tensor);
     const rest = open ? `<span class="part rest"><span class="sign">+</span><span>… <small>${unseen}</small></span></span>` : "";
     const total = terms.length > 1
@@ -235,7 +241,12 @@ function render({ model, el }) {
     const fresh = terms.some((event) => event.at === at && event.accumulates);
     return `<li class="sum${fresh ? " accumulates" : ""}" data-sum="${tensor}" data-terms="${terms.length}">${head}
       <div class="terms"><span class="part"><span class="bar name">${escape(label(tensor))}</span><span class="sign">=</span></span>
-      ${parts.join("")}${total}${rest}</div></li>`;
+      ${parts.join("")}${total}${rest}</div>${earlier}</li>`;
+  };
+  const unfold = (tensor) => {
+    unfolded.has(tensor) ? unfolded.delete(tensor) : unfolded.add(tensor);
+    update();
+    $(`[data-unfold="${tensor}"]`)?.focus(); // it was drawn anew
   };
   const left = film.all - last;
   const unseen = `${left.toLocaleString("en")} action${left === 1 ? "" : "s"} not shown`;
@@ -427,7 +438,9 @@ function render({ model, el }) {
     svg.addEventListener("click", (event) => {
       const node = grabbed?.far ? null : event.target.closest(".node");
       if (!node) return;
-      if (node.dataset.region !== undefined) open(Number(node.dataset.region), true);
+      if (node.dataset.bundle !== undefined) openBundle(Number(node.dataset.bundle));
+      else if (node.dataset.tensors !== undefined) node.dataset.tensors.split(" ").forEach((tensor) => follow(Number(tensor)));
+      else if (node.dataset.region !== undefined) open(Number(node.dataset.region), true);
       else if (node.dataset.action !== undefined) show(Number(node.dataset.action));
       else follow(Number(node.dataset.tensor));
     });
@@ -458,6 +471,13 @@ function render({ model, el }) {
       const [name, first, final, svg] = film.regions[region];
       figure.querySelector("figcaption b").textContent = name;
       figure.querySelector("figcaption span").textContent = `actions ${first}–${final}`;
+      const loop = film.bundles[bundleOf(region)];
+      figure.querySelector(".turns").hidden = !loop;
+      if (loop) {
+        figure.querySelector(".turns output").textContent = `part ${region - loop[1] + 1} of ${loop[2] - loop[1] + 1}`;
+        figure.querySelector('[data-turn="-1"]').disabled = region === loop[1];
+        figure.querySelector('[data-turn="1"]').disabled = region === loop[2];
+      }
       figure.querySelector(".canvas").innerHTML = svg;
       figure.hidden = false;
       camera(figure).readable();
@@ -465,10 +485,19 @@ function render({ model, el }) {
       kept = false;
     }
     $$(".overview .node.region").forEach((node) => {
-      node.classList.toggle("open", Number(node.dataset.region) === opened);
-      node.setAttribute("aria-expanded", Number(node.dataset.region) === opened);
+      const { region: own, bundle } = node.dataset;
+      const here = opened !== null && (bundle === undefined ? Number(own) === opened : Number(bundle) === bundleOf(opened));
+      node.classList.toggle("open", here);
+      node.setAttribute("aria-expanded", here);
     });
     recolour(position());
+  };
+  const bundleOf = (region) => film.bundles.findIndex(([, first, final]) => region >= first && region <= final);
+  const openBundle = (bundle) => { // at the step where the stepper is, or at the last, which backward meets first
+    const [, first, final] = film.bundles[bundle];
+    const at = actionAt(position());
+    const here = at === null ? final : clamp(regionOf(at), first, final);
+    open(opened !== null && bundleOf(opened) === bundle ? opened : here, true);
   };
   const regionOf = (action) => film.regions.findIndex(([, first, final]) => action >= first && action <= final);
 
@@ -479,9 +508,9 @@ function render({ model, el }) {
     const touched = new Set(ahead !== null ? (current === null ? [] : page(current).outputs) : step ? step.out.map((item) => item[0]) : film.seeds.map((seed) => seed[0]));
     const visited = (action) => positionOf(action) <= at;
     for (const node of $$("svg.graph .node")) {
-      const { action, tensor, region } = node.dataset;
-      if (region !== undefined) {
-        const [, first, final] = film.regions[region];
+      const { action, tensor, tensors } = node.dataset;
+      if (node.dataset.first !== undefined) { // a region, or a loop of them
+        const [first, final] = [Number(node.dataset.first), Number(node.dataset.last)];
         const done = clamp(at - positionOf(final) + 1, 0, final - first + 1);
         const fill = node.querySelector(".fill");
         fill.setAttribute("width", (Number(fill.dataset.full) * done) / (final - first + 1));
@@ -492,6 +521,14 @@ function render({ model, el }) {
         node.classList.toggle("bad", unsound <= final);
         node.classList.toggle("done", done === final - first + 1);
         node.classList.toggle("current", current !== null && current >= first && current <= final);
+      } else if (tensors !== undefined) { // the parameters of a region
+        const ids = tensors.split(" ").map(Number);
+        const found = ids.map((id) => latestAt(id, at)).filter((latest) => latest && !latest.removed).map((latest) => film.values[latest.after].norm);
+        const total = found.length === 1 || found.every((norm) => typeof norm === "number") ? (found.length > 1 ? Math.hypot(...found) : found[0]) : "nan";
+        const part = ids.some((id) => unfinished.has(id)) ? " + …" : "";
+        node.classList.toggle("has", found.length > 0);
+        node.classList.toggle("hit", ids.some((id) => touched.has(id)));
+        write(node.querySelector(".norm"), found.length ? `‖∇‖ ${brief(total)}${part}` : "");
       } else if (action !== undefined) {
         const here = Number(action);
         const about = page(here);
@@ -513,13 +550,14 @@ function render({ model, el }) {
       }
     }
     for (const edge of $$("svg.graph .edge")) {
-      const { tensor, reader, from, to } = edge.dataset;
+      const { tensor, reader, tensors, first, last: final } = edge.dataset;
       if (reader !== undefined) {
         edge.classList.toggle("flow", Number(reader) === current && touched.has(Number(tensor)));
         edge.classList.toggle("done", visited(Number(reader)) && events.has(Number(tensor)));
       } else {
-        edge.classList.toggle("done", visited(film.regions[to][1]));
-        edge.classList.toggle("flow", current !== null && regionOf(current) === Number(to) && touched.has(Number(tensor)) && from !== to);
+        const within = current !== null && current >= Number(first) && current <= Number(final);
+        edge.classList.toggle("done", visited(Number(first)));
+        edge.classList.toggle("flow", within && tensors.split(" ").some((id) => touched.has(Number(id))));
       }
     }
     for (const row of $$(".log tr[data-action]")) {
@@ -540,8 +578,10 @@ function render({ model, el }) {
     const region = regionOf(current);
     if (region >= 0) {
       if (region !== opened && !kept) open(region);
-      const node = $(`.overview [data-region="${region}"]`);
+      const bundle = bundleOf(region);
+      const node = $(bundle < 0 ? `.overview [data-region="${region}"]` : `.overview [data-bundle="${bundle}"]`);
       if (node) cameras.get($(".overview")).reveal(node);
+      if (bundle >= 0) toggleBundle(bundle, true);
       const rows = $(`.log tbody.body[data-region="${region}"]`);
       if (rows?.hidden) {
         toggleRows(region, true);
@@ -556,6 +596,17 @@ function render({ model, el }) {
     if (row && log.scrollHeight > log.clientHeight) {
       const top = row.offsetTop - log.clientHeight / 2 + row.clientHeight / 2;
       log.scrollTo({ top, behavior: still() || timer ? "auto" : "smooth" });
+    }
+  };
+  const toggleBundle = (bundle, show) => {
+    const button = $(`.log tr[data-bundle="${bundle}"] button`);
+    const opening = show ?? button.getAttribute("aria-expanded") !== "true";
+    if (String(opening) === button.getAttribute("aria-expanded")) return;
+    button.setAttribute("aria-expanded", opening);
+    for (const turn of $$(`.log tbody[data-of="${bundle}"]`)) {
+      turn.hidden = !opening;
+      const rows = turn.nextElementSibling;
+      if (!opening && !rows.hidden) toggleRows(Number(rows.dataset.region), false);
     }
   };
   const toggleRows = (region, show) => {
@@ -710,6 +761,15 @@ function render({ model, el }) {
     if (hit) return show(Number(hit.dataset.action));
     const chip = event.target.closest(".chip, .log .tensor");
     if (chip) return follow(Number(chip.dataset.tensor));
+    const turn = event.target.closest("[data-turn]");
+    if (turn && opened !== null) return open(opened + Number(turn.dataset.turn));
+    const unfolding = event.target.closest("[data-unfold]");
+    if (unfolding) return unfold(Number(unfolding.dataset.unfold));
+    const loop = event.target.closest(".log tr[data-bundle]");
+    if (loop) {
+      toggleBundle(Number(loop.dataset.bundle));
+      return recolour(position());
+    }
     const head = event.target.closest(".log tr[data-region]");
     if (head) {
       toggleRows(Number(head.dataset.region));
@@ -810,10 +870,10 @@ function skeleton(film) {
       <input class="search" type="search" placeholder="search (/)" aria-label="Search actions: words, op:tanh, name:w, line:12, nan" title="words, op:tanh, name:w, line:12, nan"></div>
     ${last ? memory : ""}
     ${film.count ? `<div class="graphs">${figure("overview", film.graph, "", false)}
-      ${film.regions.length ? figure("inside", "", '<figcaption><b></b> <span></span> <button type="button" class="collapse">collapse</button></figcaption>', true) : ""}</div>
+      ${film.regions.length ? figure("inside", "", '<figcaption><b></b> <span></span> <div class="turns" hidden><button type="button" data-turn="-1" aria-label="the part before, of this loop">‹</button> <output></output> <button type="button" data-turn="1" aria-label="the part after, of this loop">›</button></div> <button type="button" class="collapse">collapse</button></figcaption>', true) : ""}</div>
     <div class="columns"><article class="step" aria-label="The current step"></article>
       <div class="log-panel" tabindex="0" aria-label="The log"><div class="found" hidden></div>${film.table}</div></div>
-    <aside class="followed" hidden><h4>Followed</h4><ul class="sums"></ul></aside>` : '<p class="message">The tape is empty.</p>'}
+    <aside class="followed" hidden><h4>Followed</h4><ul class="sums"></ul></aside>` : '<p class="message">The tape is empty: nothing was recorded, or a backward has read it already. <code>backward(loss, retain_tape=True)</code> keeps it.</p>'}
     <div class="spoken" aria-live="polite" role="status"></div></section>`;
 }
 

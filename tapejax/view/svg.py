@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from tapejax.view.graph import ActionInfo, Graph, Region
+from tapejax.view.graph import MANY, ActionInfo, Graph, Region
 from tapejax.view.layout import Box, place
 
 MARGIN = 26
@@ -89,14 +89,16 @@ def _node(box: Box, attributes: str, kind: str, lines: list[str], spoken: str) -
         f'<text class="name" x="{middle:.1f}" y="{18 if len(lines) > 1 else 19}">{escape(_short(lines[0], 25))}</text>'
     ]
     heads += [f'<text class="kind" x="{middle:.1f}" y="34">{escape(_short(line, 30))}</text>' for line in lines[1:]]
-    extra = ""
-    if kind == "region":
+    extra = behind = ""
+    if kind == "region bundle":  # a stack
+        behind = f'<rect class="behind" x="5" y="-5" width="{box.width:.1f}" height="{box.height:.0f}" rx="8"/>'
+    if kind.startswith("region"):
         extra = (
             f'<rect class="track" x="10" y="{box.height - 6}" width="{box.width - 20:.1f}" height="3" rx="1.5"/>'
             f'<rect class="fill" x="10" y="{box.height - 6}" width="0" height="3" rx="1.5" data-full="{box.width - 20:.1f}"/>'
         )
     return (
-        f'<g class="node {kind}" {attributes} transform="translate({x:.1f} {y:.1f})" role="img"><title>{escape(spoken)}</title>'
+        f'<g class="node {kind}" {attributes} transform="translate({x:.1f} {y:.1f})" role="img"><title>{escape(spoken)}</title>{behind}'
         f'<rect class="box" width="{box.width:.1f}" height="{box.height:.0f}" rx="{round_:.0f}"/>'
         f'{"".join(heads)}{extra}<text class="norm" x="{middle:.1f}" y="{box.height + 13:.0f}"></text></g>'
     )
@@ -143,31 +145,49 @@ def _leaf(picture: _Picture, graph: Graph, number: int) -> int:
 
 
 def _regions(graph: Graph) -> str:
+    """Loops and regions, each with the inputs that it reads and that want a gradient."""
     picture = _Picture()
-    region_of = {}
-    for number, region in enumerate(graph.regions):
-        for index in range(region.first, region.last + 1):
-            region_of[index] = number
-    made: dict[int, int] = {}
-    boxes = []
-    for number, region in enumerate(graph.regions):
-        count = region.last - region.first + 1
-        lines = [region.label, f"{region.first}–{region.last}" if count > 1 else f"{region.first}"]
-        spoken = f"region {number}: {region.label}, {count} actions, {region.first} to {region.last}"
-        boxes.append(
-            picture.box(
-                "region", f'data-region="{number}" data-first="{region.first}" data-last="{region.last}"', lines, spoken
-            )
-        )
-    drawn: set[tuple[int, int]] = set()
-    for action in graph.actions:
-        here = region_of[action.index]
-        for tensor in action.inputs:
+    start = graph.actions[0].index
+    made: dict[int, int] = {}  # by tensor, the box it comes from
+    for bundle, numbers in graph.units():
+        first, last = graph.regions[numbers[0]].first, graph.regions[numbers[-1]].last
+        inside = graph.actions[first - start : last - start + 1]
+        read = dict.fromkeys(tensor for action in inside for tensor in action.inputs)
+        place = f'data-first="{first}" data-last="{last}"'
+        leaves = [tensor for tensor in read if graph.tensors[tensor].leaf and graph.tensors[tensor].wants_gradient]
+        inputs = _inputs(picture, graph, leaves) if leaves else None
+        box = _unit(picture, graph, bundle, numbers, place)
+        if inputs is not None:
+            picture.edges.append((inputs, box, f'data-tensors="{" ".join(map(str, leaves))}" {place}'))
+        drawn = set()
+        for tensor in read:
             there = made.get(tensor)
-            if there is not None and there != here and (there, here) not in drawn:
-                drawn.add((there, here))
-                picture.edges.append(
-                    (boxes[there], boxes[here], f'data-tensor="{tensor}" data-from="{there}" data-to="{here}"')
-                )
-        made.update(dict.fromkeys(action.outputs, here))
+            if there is not None and there not in drawn:
+                drawn.add(there)
+                picture.edges.append((there, box, f'data-tensors="{tensor}" {place}'))
+        made.update((tensor, box) for action in inside for tensor in action.outputs)
     return picture.svg("the regions of the tape: inputs left, results right")
+
+
+def _unit(picture: _Picture, graph: Graph, bundle: int | None, numbers: Sequence[int], place: str) -> int:
+    """A region, or a loop of them."""
+    first, last = graph.regions[numbers[0]].first, graph.regions[numbers[-1]].last
+    count, span = last - first + 1, f"{first}–{last}" if last > first else f"{first}"
+    if bundle is None:
+        label = graph.regions[numbers[0]].label
+        spoken = f"region {numbers[0]}: {label}, {count} actions, {first} to {last}"
+        return picture.box("region", f'data-region="{numbers[0]}" {place}', [label, span], spoken)
+    label = graph.bundles[bundle].label
+    spoken = f"loop: {label}, {count} actions, {first} to {last}; opens to its steps"
+    return picture.box("region bundle", f'data-bundle="{bundle}" {place}', [label, span], spoken)
+
+
+def _inputs(picture: _Picture, graph: Graph, numbers: Sequence[int]) -> int:
+    """The parameters that a region reads, in one box."""
+    tensors = [graph.tensors[number] for number in numbers]
+    names = ", ".join(tensor.label for tensor in tensors)
+    if len(tensors) > 1 and len(names) > 24:
+        names = f"{tensors[0].label} +{len(tensors) - 1}"
+    spoken = "reads " + ", ".join(f"{tensor.label} {tensor.kind}" for tensor in tensors[:MANY])
+    size = tensors[0].size if len(tensors) == 1 else f"{len(tensors)} inputs"
+    return picture.box("leaf inputs", f'data-tensors="{" ".join(map(str, numbers))}"', [names, size or "?"], spoken)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
-from tapejax.view.graph import ActionInfo, Graph, Region
+from tapejax.view.graph import ActionInfo, Bundle, Graph, Region
 
 COLUMNS = ("", "op", "inputs", "outputs", "shape", "‖∇‖", "line")
 
@@ -18,10 +19,14 @@ def parts(graph: Graph, norms: dict[int, str]) -> tuple[str, list[str]]:
     if graph.regions:
         body, first = [], graph.actions[0].index
         rows = []
-        for number, region in enumerate(graph.regions):
-            body.append(_heading(number, region) + _empty(number))
-            inside = graph.actions[region.first - first : region.last - first + 1]
-            rows.append("".join(_row(graph, action, norms, region.label) for action in inside))
+        for bundle, numbers in graph.units():
+            if bundle is not None:
+                body.append(_loop_heading(bundle, graph.bundles[bundle], graph.regions))
+            for number in numbers:
+                region = graph.regions[number]
+                body.append(_heading(number, region, bundle) + _empty(number))
+                inside = graph.actions[region.first - first : region.last - first + 1]
+                rows.append("".join(_row(graph, action, norms, region.label) for action in inside))
     else:
         body, rows = [f"<tbody>{''.join(_row(graph, action, norms, '') for action in graph.actions)}</tbody>"], []
     return f'<table class="log"><thead><tr>{head}</tr></thead>{"".join(body)}</table>', rows
@@ -31,15 +36,29 @@ def filled(outline: str, rows: list[str]) -> str:
     """The table with the rows of all regions in it, open."""
     for number, inside in enumerate(rows):
         outline = outline.replace(_empty(number), f'<tbody class="body">{inside}</tbody>')
-    return outline
+    return outline.replace(_FOLDED, "")
 
 
-def _heading(number: int, region: Region) -> str:
-    count = region.last - region.first + 1
+_FOLDED = ' data-folded="" hidden'  # of what belongs to a loop that is not opened
+
+
+def _heading(number: int, region: Region, bundle: int | None) -> str:
+    inside = "" if bundle is None else f' data-of="{bundle}"{_FOLDED}'
+    kind = "group" if bundle is None else "group turn"
+    return _group(f'class="{kind}"{inside}', f'data-region="{number}"', region.label, region.first, region.last)
+
+
+def _loop_heading(number: int, bundle: Bundle, regions: Sequence[Region]) -> str:
+    first, last = regions[bundle.first].first, regions[bundle.last].last
+    return _group('class="group"', f'data-bundle="{number}"', bundle.label, first, last)
+
+
+def _group(kind: str, of: str, label: str, first: int, last: int) -> str:
+    count = last - first + 1
     return (
-        f'<tbody class="group"><tr data-region="{number}"><th scope="rowgroup" colspan="{len(COLUMNS)}">'
-        f'<button type="button" aria-expanded="false">{escape(region.label)}</button>'
-        f"<span>{region.first}–{region.last} · {count} action{'s' * (count > 1)}</span></th></tr></tbody>"
+        f'<tbody {kind}><tr {of}><th scope="rowgroup" colspan="{len(COLUMNS)}">'
+        f'<button type="button" aria-expanded="false">{escape(label)}</button>'
+        f"<span>{first}–{last} · {count} action{'s' * (count > 1)}</span></th></tr></tbody>"
     )
 
 

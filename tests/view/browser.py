@@ -58,7 +58,7 @@ def shown(page):
           const card = root.querySelector(".step");
           return {
             position: Number(card.dataset.position),
-            nodes: [...root.querySelectorAll(".overview .node.current, .inside .node.op.current")].map((n) => n.dataset.action ?? `region ${n.dataset.region}`),
+            nodes: [...root.querySelectorAll(".overview .node.current, .inside .node.op.current")].map((n) => n.dataset.action ?? (n.dataset.bundle ? `loop ${n.dataset.bundle}` : `region ${n.dataset.region}`)),
             rows: [...root.querySelectorAll(".log tr.current")].map((r) => Number(r.dataset.action)),
             arrives: [...card.querySelectorAll(".arrives .named")].map(cells),
             sums: Object.fromEntries([...card.querySelectorAll("[data-sum]")].map((li) => [li.dataset.sum,

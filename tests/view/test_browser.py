@@ -8,6 +8,8 @@ import time
 import urllib.request
 from contextlib import contextmanager
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -219,7 +221,8 @@ def test_long_tape_by_regions(browser, tmp_path):
     page = watched.page
     page.goto(cursor.save_html(tmp_path / "long.html").as_uri())
     page.wait_for_selector(".step h3")
-    assert page.locator(".overview .node.region").count() <= 40
+    assert page.locator(".overview .node.region").count() == 2  # the loop, and what comes after it
+    assert page.locator(".overview .node.bundle").count() == 1
     page.click('[data-do="step"]')
     page.click('[data-do="step"]')
     cursor.step(2)
@@ -227,13 +230,13 @@ def test_long_tape_by_regions(browser, tmp_path):
     assert seen["rows"] == [cursor.index]
     region, action = seen["nodes"]
     assert action == str(cursor.index)
-    assert region.startswith("region ")
+    assert region == "loop 0"
     norm = float(page.get_attribute(".step canvas >> nth=0", "data-norm"))
     (value,) = cursor.incoming.values()
     assert norm == pytest.approx(float(np.linalg.norm(np.asarray(value))), rel=1e-6)
     page.click(".inside .collapse")
     assert not page.is_visible(".inside")
-    page.click(".overview .node.region >> nth=-1")
+    page.click(".overview .node.bundle")
     assert page.is_visible(".inside")
     page.locator(".slider").fill("300")
     cursor.seek(300)
@@ -242,11 +245,116 @@ def test_long_tape_by_regions(browser, tmp_path):
     assert watched.outside == []
 
 
+def test_a_loop_opens_to_its_steps(browser, tmp_path):
+    step = lambda carry, x: (jnp.tanh(carry * x) + carry, None)
+    scanned = tj.lift(lambda init, xs: jax.lax.scan(step, init, xs)[0])
+    init, xs = tj.tensor(0.5, requires_grad=True), tj.tensor(np.ones(20, np.float32), requires_grad=True)
+    with tj.Tape(detail="primitives") as tape:
+        loss = scanned(init, xs) * 2.0
+    cursor = tape.cursor(loss)
+    watched = opened(browser, cursor.save_html(tmp_path / "loop.html"))
+    page = watched.page
+    loop = page.locator(".overview .node.bundle")
+    assert loop.count() == 1
+    assert "scan: 20 steps" in loop.text_content()
+    headings = page.locator(".log tbody.turn tr")
+    assert headings.count() == 20
+    assert not headings.first.is_visible()  # the loop is one line of the log
+    loop.click()
+    assert page.inner_text(".inside figcaption b") == "scan[19]"
+    page.click('.inside [data-turn="-1"]')
+    assert page.inner_text(".inside figcaption b") == "scan[18]"
+    assert page.inner_text(".inside .turns output") == "part 19 of 20"
+    page.locator(".slider").fill(str(len(tape)))
+    cursor.finish()
+    assert headings.first.is_visible()
+    assert page.inner_text(".inside figcaption b") == "scan[0]"
+    assert page.is_disabled('.inside [data-turn="-1"]')
+    assert shown(page)["rows"] == [cursor.index]
+    page.click(".log tr[data-bundle] button")
+    assert not headings.first.is_visible()
+    assert watched.errors == []
+
+
+def test_the_grouped_view_has_parameters_and_the_norms_of_their_gradients(browser, tmp_path):
+    params = [{"w": tj.tensor(np.full(3, 0.1 * k + 0.5, np.float32), requires_grad=True)} for k in range(12)]
+
+    def layer(p, h):
+        return tj.numpy.tanh(h * p["w"]) * p["w"] + h
+
+    x = tj.tensor(np.array([1.0, -2.0, 0.5], np.float32))
+    with tj.Tape() as tape:
+        h = x
+        for p in params:
+            h = layer(p, h)
+        loss = h.sum()
+    cursor = tape.cursor(loss)
+    watched = opened(browser, cursor.save_html(tmp_path / "net.html"))
+    page = watched.page
+    boxes = page.locator(".overview .node.inputs")
+    assert [box.locator(".name").text_content() for box in boxes.all()] == [f"params[{k}].w" for k in range(12)]
+    assert [box.locator(".norm").text_content() for box in boxes.all()] == [""] * 12
+    page.keyboard.press("End")
+    grads = cursor.finish()
+    for box, p in zip(boxes.all(), params, strict=True):
+        said = float(box.locator(".norm").text_content().removeprefix("‖∇‖ "))
+        assert said == pytest.approx(float(np.linalg.norm(grads[p["w"]])), rel=1e-3)
+    boxes.first.click()
+    assert page.is_visible(".followed")
+    assert watched.errors == []
+
+
+def test_a_long_sum_is_folded_and_unfolds(browser, tmp_path):
+    x = tj.tensor(2.0, requires_grad=True)
+    with tj.Tape() as tape:
+        loss = x * 1.0
+        for k in range(11):
+            loss = loss + x * float(k)
+    watched = opened(browser, tape.cursor(loss).save_html(tmp_path / "sum.html"))
+    page = watched.page
+    page.keyboard.press("End")
+    row = f".step [data-sum='{x.id.number}']"
+    assert page.get_attribute(row, "data-terms") == "12"
+    assert page.locator(f"{row} .term").count() == 6  # what came before as one, four terms, the sum
+    assert page.inner_text(f"{row} .unfold") == "8 earlier terms"
+    page.click(f"{row} .unfold")
+    listed = page.locator(f"{row} .earlier li b").all_text_contents()
+    assert [float(text.removeprefix("‖·‖ ")) for text in listed] == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0]
+    page.keyboard.press("Enter")  # the button has the focus still
+    assert page.locator(f"{row} .earlier").count() == 0
+    assert watched.errors == []
+
+
 def opened(browser, path, address="", **options):
     watched = Watched(browser.new_context(**options))
     watched.page.goto(path.as_uri() + address)
     watched.page.wait_for_selector(".step h3")
     return watched
+
+
+def test_where_scripts_do_not_run_the_log_is_there(browser, tmp_path):
+    """As in a notebook that is not trusted, or an editor that shows HTML only."""
+    from tapejax.view.film import film
+    from tapejax.view.html import fragment
+
+    cursor = program()
+    (tmp_path / "cell.html").write_text(fragment(film(cursor)), encoding="utf-8")
+    watched = Watched(browser.new_context(java_script_enabled=False))
+    page = watched.page
+    page.goto((tmp_path / "cell.html").as_uri())
+    assert "backward from loss" in page.inner_text("p")
+    rows = page.locator("table tr[data-action]")
+    assert [row.locator(".op").inner_text() for row in rows.all()] == [action.op.lower() for action in cursor.actions]
+    grads = cursor.finish()
+    for row, action in zip(rows.all(), cursor.actions, strict=True):
+        norm = float(np.linalg.norm(np.asarray(grads[action.outputs[0]])))
+        if row.locator(".norm").inner_text():
+            assert float(row.locator(".norm").inner_text()) == pytest.approx(norm, rel=1e-3)
+    assert (
+        sum(bool(row.locator(".norm").inner_text()) for row in rows.all()) == len(cursor) - 1
+    )  # all but the root's seed
+    assert watched.errors == []
+    assert watched.outside == []
 
 
 def test_a_link_to_a_step(browser, tmp_path):

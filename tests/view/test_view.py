@@ -16,8 +16,9 @@ from tapejax import view
 from tapejax.errors import ConcreteValueError
 from tapejax.tensor import names
 from tapejax.view.film import film
-from tapejax.view.graph import MANY, graph_of, short
+from tapejax.view.graph import MANY, TURNS, graph_of, short
 from tapejax.view.html import fragment
+from tapejax.view.table import filled
 from tapejax.view.values import NUMBERS, describe
 
 
@@ -243,11 +244,28 @@ def test_regions_that_were_named_are_shown_by_their_names():
 
 def test_regions_are_few_and_cover_everything():
     tape, _ = layered(300)
-    regions = graph_of(tape.actions).regions
-    assert len(regions) <= MANY
+    graph = graph_of(tape.actions)
+    regions = graph.regions
     assert [r.first for r in regions] == [0] + [r.last + 1 for r in regions[:-1]]
     assert regions[-1].last == len(tape) - 1
-    assert regions[0].label == "layer × 8"
+    assert [(bundle, len(inside)) for bundle, inside in graph.units()] == [(0, 300), (None, 1)]
+    assert graph.bundles[0].label == "layer × 300"
+    assert regions[0].label == "layer"
+    longest = graph_of(layered(1000)[0].actions)
+    assert len(longest.regions) <= TURNS + 1
+    assert longest.regions[0].label == "layer × 3"
+
+
+def test_what_is_no_loop_is_shown_by_few_regions():
+    x = tj.tensor(1.0, requires_grad=True)
+    names = {"x": x, "tanh": tj.numpy.tanh}
+    with tj.Tape() as tape:
+        for number in range(90):  # ninety functions, one after the other
+            exec(f"def layer{number}(h):\n    return tanh(h * 1.1) + h\nx = layer{number}(x)", names)
+    graph = graph_of(tape.actions)
+    assert graph.bundles == []
+    assert len(graph.units()) <= MANY + 1
+    assert graph.regions[-1].last == len(tape) - 1
 
 
 def test_loops_are_regions():
@@ -255,7 +273,28 @@ def test_loops_are_regions():
     scanned = tj.lift(lambda init, xs: jax.lax.scan(step, init, xs)[0])
     with tj.Tape(detail="primitives") as tape:
         scanned(tj.tensor(0.5, requires_grad=True), tj.tensor(np.ones(15, np.float32), requires_grad=True))
-    assert [r.label for r in graph_of(tape.actions).regions][:3] == ["scan[0]", "scan[1]", "scan[2]"]
+    graph = graph_of(tape.actions)
+    assert [r.label for r in graph.regions][:3] == ["scan[0]", "scan[1]", "scan[2]"]
+    assert [bundle.label for bundle in graph.bundles] == ["scan: 15 steps"]
+    assert len(graph.units()) == 1
+
+
+def test_each_loop_is_a_bundle_with_its_inputs():
+    step = lambda carry, x: (carry * x + jnp.sin(carry), None)
+    back = lambda init, xs: jax.lax.scan(step, init, xs, reverse=True)[0]
+    onwards = lambda init, xs: jax.lax.scan(step, init, xs)[0]
+    init, xs = tj.tensor(0.5, requires_grad=True), tj.tensor(np.ones(15, np.float32), requires_grad=True)
+    with tj.Tape(detail="primitives") as tape:
+        middle = tj.lift(onwards)(tj.lift(onwards)(init, xs), xs) * 2.0
+        loss = tj.lift(back)(middle, xs)
+    pages = film(tape.cursor(loss))
+    assert [label for label, _, _ in pages["bundles"]] == ["scan: 15 steps"] * 3
+    assert [pages["regions"][first][0] for _, first, _ in pages["bundles"]] == ["scan[0]", "scan[0]", "scan[14]"]
+    assert pages["graph"].count('class="node region bundle"') == 3
+    assert pages["graph"].count(f'data-tensors="{xs.id.number} {init.id.number}"') == 2  # the box, and its edge
+    assert pages["graph"].count(f'data-tensors="{xs.id.number}"') == 4
+    assert pages["table"].count("data-folded") == len(pages["regions"]) - 1
+    assert "hidden" not in filled(pages["table"], pages["rows"])  # where no script runs all is open
 
 
 def test_actions_that_do_not_tell_are_drawn_as_they_were_seen():
