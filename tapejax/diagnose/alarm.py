@@ -99,7 +99,7 @@ def _by_actions(root: Any, tape: Tape) -> NonfiniteReport | None:
     if any(not is_tensor(one) or isinstance(one.value, jax.core.Tracer) for one in roots):
         return None
     try:
-        cursor = tape.cursor(root)
+        cursor = tape.cursor(root, hooks=False)
     except TapejaxError:
         return None  # backward itself will say what is wrong
     for step in cursor:

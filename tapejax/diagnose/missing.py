@@ -277,7 +277,7 @@ def _zero(root: Tensor, x: Tensor, way: Way) -> Explanation:
         tape.epoch = way.epoch
     seed = None if not root.shape else jnp.ones(root.shape, root.dtype)
     try:
-        steps = list(tape.cursor(root, seed))
+        steps = list(tape.cursor(root, seed, hooks=False))
     except TapejaxError as error:
         return Explanation("none", text=f"it has a way to the root; its size is not known: {error}")
     leads = {x.id.number}

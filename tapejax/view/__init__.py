@@ -62,4 +62,4 @@ def as_cursor(shown: Tape | Cursor) -> Cursor:
         return shown
     actions = shown.actions
     light = size_of_results(actions) <= HEAVY
-    return Cursor(actions, last_result(actions) if light else [], shown.label, names_around())
+    return Cursor(actions, last_result(actions) if light else [], shown.label, names_around(), hooks=False)
