@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.experimental import checkify
 
 import tapejax as tj
-from tests.diagnose import catalogue, unseen
+from tests.diagnose import catalogue, outside, unseen
 from tests.diagnose.catalogue import Case
 
 if importlib.util.find_spec("torch"):
@@ -31,9 +31,9 @@ else:
 
     by_torch = None
 
-BAD = catalogue.BAD + unseen.BAD
-HEALTHY = catalogue.HEALTHY + unseen.HEALTHY
-FILES = (catalogue.__file__, unseen.__file__)
+BAD = catalogue.BAD + unseen.BAD + outside.BAD
+HEALTHY = catalogue.HEALTHY + unseen.HEALTHY + outside.HEALTHY
+FILES = (catalogue.__file__, unseen.__file__, outside.__file__)
 PAGE, MARK, PAST = Path(__file__).parents[2] / "docs" / "find-a-nan.md", "<!-- table -->", "\n\n`python -m bench"
 COLUMNS = ("op", "line", "step", "element", "direction", "cause")
 
