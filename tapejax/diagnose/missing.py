@@ -9,8 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax.diagnose.alarm import file_and_line
 from tapejax.diagnose.elements import to_numpy
+from tapejax.diagnose.places import file_and_line
 from tapejax.errors import ArgumentError, CutGradientError, TapejaxError
 from tapejax.ground.where import line_of, user_line
 from tapejax.hooks.calls import kept_by

@@ -209,6 +209,7 @@ class Cursor:
         self.roots: tuple[TensorId, ...] = tuple(id for id, _ in roots)
         self.label = label
         self.names = dict(names or {})  # what the user calls tensors, by number; for showing
+        self.marked: int | None = None  # an action that the viewer marks, by its place on the tape
         self._grads = _Observed()
         self._grads.requested = {"roots": [id.number for id in self.roots], "wrt": None}
         self._position = 0

@@ -49,6 +49,7 @@ def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
     return {
         "title": cursor.label,
         "roots": [id.number for id in cursor.roots],
+        "marked": cursor.marked,
         "count": count,
         "all": len(cursor.actions),
         "unfinished": sorted(unfinished),

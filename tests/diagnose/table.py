@@ -23,6 +23,8 @@ from tests.diagnose import catalogue, outside, unseen
 from tests.diagnose.catalogue import Case
 
 if importlib.util.find_spec("torch"):
+    import torch
+
     from tests.diagnose.in_torch import NotTranslated, by_torch
 else:
 
@@ -136,10 +138,12 @@ def answers(look, cases: list[Case]) -> list[dict[str, bool]]:
 
 
 if by_torch is not None:
-    TOOLS["torch.autograd.detect_anomaly"] = by_torch
+    TOOLS[f"torch {torch.__version__.partition('+')[0]}, autograd.detect_anomaly"] = by_torch
 
 
 def main() -> None:
+    if "--write" in sys.argv and by_torch is None:
+        raise SystemExit("torch is not installed, and its row would be missing: pip install tapejax[bench]")
     rows = []
     for tool, look in TOOLS.items():
         found, harmless = answers(look, BAD), answers(look, HEALTHY)
