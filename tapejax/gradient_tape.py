@@ -21,11 +21,13 @@ import numpy as np
 from jax import lax
 
 from tapejax.calculus.reverse import Options
+from tapejax.engine.backward import hand_over
 from tapejax.errors import (
     ArgumentError,
     ConcreteValueError,
     DtypeError,
     GradientMismatchError,
+    HookError,
     NumericalInstabilityError,
     SeedError,
     SlotError,
@@ -36,6 +38,10 @@ from tapejax.ground.accumulation import added
 from tapejax.ground.caches import cached
 from tapejax.ground.compat import X64
 from tapejax.ground.where import user_frame, user_line
+from tapejax.hooks import registry
+from tapejax.hooks.passing import Hooked
+from tapejax.hooks.regions import open_regions
+from tapejax.hooks.registry import AFTER, BEFORE, GRADIENT, Hook
 from tapejax.nn import layers
 from tapejax.ops.lift import MAX_PLANS_PER_FUNCTION, Lifted, lift
 from tapejax.plan.plan import OpAction, Plan, x64_for
@@ -87,6 +93,8 @@ class GradientTape:
         self._slots: list[jax.ShapeDtypeStruct] = []
         self._records: list[OpAction] = []
         self._epoch = Epoch("a gradient tape")
+        self._hooks: dict[int, list[Hook]] = {}  # by slot
+        self._regions: dict[int, tuple[str, ...]] = {}  # by the slot of a result
 
     def __enter__(self) -> Any:
         """Refused: this tape does not watch what runs. `Tape` does."""
@@ -236,6 +244,8 @@ class GradientTape:
         out = plan.out_kinds[0].aval
         slot = self._new(out.shape, out.dtype)
         self._records.append(OpAction(plan, inputs, (slot,), kept, user_frame(3), self._epoch))
+        if regions := open_regions():
+            self._regions[slot] = regions
         return slot
 
     def _operand(self, name: str, operand: Operand) -> tuple[Any, Any]:
@@ -270,6 +280,38 @@ class GradientTape:
             )
         return number
 
+    # -- hooks ----------------------------------------------------------------------------------
+
+    def register_hook(self, slot: int, function: Callable[[Any], Any]) -> Hook:
+        """Call function(gradient) when the gradient of a slot is complete, before it goes on or is added to its buffer.
+
+        What it returns takes its place. The handle takes it off again. Hooks on records, by op, region or
+        `tapejax.hooks.EVERYTHING`, are those of any tape: `tapejax.hooks.before` and `after`.
+
+        >>> import numpy as np, tapejax as tj
+        >>> tape = tj.GradientTape()
+        >>> x = tape.input((2,))
+        >>> y = tape.record_mul(x, np.float32([3, -4]), x, np.float32([3, -4]))
+        >>> handle = tape.register_hook(x, lambda gradient: gradient.clip(-7, 7))
+        >>> buffers = tape.buffers()
+        >>> tape.backward(np.ones(2, np.float32), buffers)
+        >>> buffers[x]
+        array([ 6., -7.], dtype=float32)
+        """
+        number = self._index(slot, "the slot")
+        return Hook(GRADIENT, function, f"slot {number}").keep(self._hooks.setdefault(number, []))
+
+    def _hooked(self) -> Hooked | None:
+        """What is hooked about a backward that begins now. The numbers here are slots, not those of Tensors."""
+        slots = {slot: list(hooks) for slot, hooks in self._hooks.items() if hooks}
+        everywhere = [hook for hook in registry.everywhere if hook.kind in (BEFORE, AFTER)]
+        if not (slots or everywhere):
+            return None
+        made = {record.numbers[0] for record in self._records}
+        results = {(GRADIENT, slot): hooks for slot, hooks in slots.items() if slot in made}
+        inputs = {slot: hooks for slot, hooks in slots.items() if slot not in made}
+        return Hooked(list(self._records), results, inputs, everywhere, _Regions(self._regions))
+
     # -- backward -------------------------------------------------------------------------------
 
     def backward(self, loss_grad: Any, tensors: Any, *, root: int | None = None) -> None:
@@ -286,11 +328,15 @@ class GradientTape:
         told.watch("loss_grad", None, root, seed)
         grads = Gradients()
         grads.add(root, seed)
-        for record in reversed(self._records):  # the whole of reverse mode: strict reverse order, adding up
-            if record.numbers[0] in grads.sums:
-                record.backward(grads)
-                for id in record.differentiable_inputs():
-                    told.watch(record.plan.name, record, id.number, grads.sums[id.number])
+        hooked = self._hooked() if registry.live else None
+        if hooked is None:
+            for record in reversed(self._records):  # the whole of reverse mode: strict reverse order, adding up
+                if record.numbers[0] in grads.sums:
+                    record.backward(grads)
+                    for id in record.differentiable_inputs():
+                        told.watch(record.plan.name, record, id.number, grads.sums[id.number])
+        else:
+            self._backward_with(hooked, grads, told)
         told.check()
         sums = {number: _sum(tensors[number], gradient) for number, gradient in grads.sums.items()}
         for number, total in sums.items():
@@ -301,6 +347,26 @@ class GradientTape:
                 tensors[number][...] = total
             else:
                 tensors[number] = total
+
+    def _backward_with(self, hooked: Hooked, grads: Gradients, told: _Finite) -> None:
+        """The same, with hooks. A slot that has one is looked at when its hooks have been told."""
+        left = list(self._records)
+        try:
+            for index in reversed(range(len(self._records))):
+                left, record = self._records[: index + 1], self._records[index]
+                if record.numbers[0] not in grads.sums:
+                    continue
+                hooked.pull(record, index, grads, lambda action, into: action.backward(into))
+                for id in record.differentiable_inputs():
+                    if not self._hooks.get(id.number):
+                        told.watch(record.plan.name, record, id.number, grads.sums[id.number])
+            hooked.finish(grads)
+        except HookError as error:
+            hand_over(error, left[-1] if left else None, left, grads)
+            raise
+        for slot in self._hooks:
+            if slot in grads.sums:
+                told.watch("the hooks on it", None, slot, grads.sums[slot])
 
     def _root(self, root: int | None) -> int:
         if root is not None:
@@ -331,6 +397,16 @@ class GradientTape:
 
     def __str__(self) -> str:
         return "\n".join([repr(self), *(f"{index:>4}  {_line(record)}" for index, record in enumerate(self._records))])
+
+
+class _Regions:
+    """The regions of records, which have no numbers that regions know."""
+
+    def __init__(self, names: dict[int, tuple[str, ...]]):
+        self.names = names
+
+    def of(self, record: OpAction) -> tuple[str, ...]:
+        return self.names.get(record.numbers[0], ())
 
 
 # --- plans -----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from contextvars import Token
 from typing import Any
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 
 from tapejax.diagnose.elements import NAN, first, is_inexact, kind_of, mask, to_numpy
 from tapejax.diagnose.nonfinite import find_nonfinite
+from tapejax.diagnose.places import file_and_line
 from tapejax.diagnose.report import Bad, Born, NonfiniteReport
 from tapejax.errors import ArgumentError, NonfiniteError, NonfiniteWarning, TapejaxError
 from tapejax.ground.where import user_line
@@ -99,7 +99,7 @@ def _by_actions(root: Any, tape: Tape) -> NonfiniteReport | None:
     if any(not is_tensor(one) or isinstance(one.value, jax.core.Tracer) for one in roots):
         return None
     try:
-        cursor = tape.cursor(root)
+        cursor = tape.cursor(root, hooks=False)
     except TapejaxError:
         return None  # backward itself will say what is wrong
     for step in cursor:
@@ -121,12 +121,6 @@ def _by_actions(root: Any, tape: Tape) -> NonfiniteReport | None:
             note = "by whole actions of the tape; find_nonfinite(f, ...) looks into them, and at values"
             return NonfiniteReport(tape.label, (bad,), born, notes=(note,))
     return None
-
-
-def file_and_line(line: str) -> tuple[str, int]:
-    """("train.py", 12) of `train.py:12`, or of `train.py:12:4 (step)` as jax writes it."""
-    found = re.match(r"(.*?):(\d+)", line)
-    return (found[1], int(found[2])) if found else ("", 0)
 
 
 def _has(value: Any, kind: str) -> bool:

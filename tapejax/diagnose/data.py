@@ -293,7 +293,7 @@ def _with(actions: Sequence[Any]) -> Tape:
 
 
 def _cotangents(tape: Tape, roots: Sequence[Tensor], slots: dict[int, int]) -> dict[int, np.ndarray]:
-    cursor = tape.cursor(list(roots), [jnp.ones(root.shape, root.dtype) for root in roots])
+    cursor = tape.cursor(list(roots), [jnp.ones(root.shape, root.dtype) for root in roots], hooks=False)
     steps = list(cursor)
     found: dict[int, Any] = {}
     for step in steps:

@@ -133,6 +133,8 @@ def first(where: np.ndarray) -> Index | None:
 
 def found_in(value: Any, region: Any, kind: str, like: Any = None) -> Index | None:
     """The first bad element of an array within a region; an infinity of the sign of `like` before others."""
+    if type(region) is tuple and len(region) == value.ndim and all([isinstance(i, (int, np.integer)) for i in region]):
+        return tuple(map(int, region)) if mask(value[region], kind) else None
     inside = np.zeros(value.shape, bool)
     inside[region] = True
     inside &= mask(value, kind)
@@ -149,8 +151,10 @@ def _same(shape: Sequence[int], index: Index) -> Any:
     return index if shape else ()
 
 
-def reads(name: str, params: dict[str, Any], shapes: Sequence[Any], out_shape: Any, index: Index, at: int) -> Any:
-    """The region of operand `at` that element `index` of the result is made of. None if it is not known."""
+def reads(
+    name: str, params: dict[str, Any], shapes: Sequence[Any], out_shape: Any, index: Index, at: int, out: int = 0
+) -> Any:
+    """The region of operand `at` that element `index` of result `out` is made of. None if it is not known."""
     shape = shapes[at]
     if name in ELEMENTWISE:
         return _same(shape, index)
@@ -175,6 +179,9 @@ def reads(name: str, params: dict[str, Any], shapes: Sequence[Any], out_shape: A
         if not start <= index[axis] < start + shape[axis]:
             return _nothing(shape)
         return (*index[:axis], index[axis] - start, *index[axis + 1 :])
+    if name == "split":
+        axis = params["axis"]
+        return (*index[:axis], index[axis] + sum(params["sizes"][:out]), *index[axis + 1 :])
     if name in REDUCTIONS:
         kept = iter(index)
         return tuple(slice(None) if d in params["axes"] else next(kept) for d in range(len(shape)))
@@ -199,8 +206,10 @@ def _of_product(params: dict[str, Any], shapes: Sequence[Any], index: Index, at:
     return tuple(region)
 
 
-def feeds(name: str, params: dict[str, Any], shapes: Sequence[Any], out_shape: Any, index: Index, at: int) -> Any:
-    """The region of the result that element `index` of operand `at` is part of. None if it is not known."""
+def feeds(
+    name: str, params: dict[str, Any], shapes: Sequence[Any], out_shape: Any, index: Index, at: int, out: int = 0
+) -> Any:
+    """The region of result `out` that element `index` of operand `at` is part of. None if it is not known."""
     shape = shapes[at]
     if name in ELEMENTWISE:
         return index if len(shape) == len(out_shape) and shape == out_shape else (slice(None),) * len(out_shape)
@@ -227,6 +236,10 @@ def feeds(name: str, params: dict[str, Any], shapes: Sequence[Any], out_shape: A
         axis = params["dimension"]
         start = sum(other[axis] for other in shapes[:at])
         return (*index[:axis], index[axis] + start, *index[axis + 1 :])
+    if name == "split":
+        axis = params["axis"]
+        place = index[axis] - sum(params["sizes"][:out])
+        return (*index[:axis], place, *index[axis + 1 :]) if 0 <= place < out_shape[axis] else _nothing(out_shape)
     if name in REDUCTIONS:
         return tuple(i for d, i in enumerate(index) if d not in params["axes"])
     if name == "dot_general":

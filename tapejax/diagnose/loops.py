@@ -310,7 +310,12 @@ def as_scan(eqn: Eqn, trips: int) -> Eqn:
 
     def loop(*operands):
         consts, carry = operands[: step.n_consts], list(operands[step.n_consts :])
-        one = lambda carry, _: (step.body(*consts, *carry), None)
+
+        def one(carry, _):
+            # What is carried unchanged jax would take out of the scan, which then has fewer results than the while.
+            made = step.body(*consts, *carry)
+            return [jnp.copy(new) if new is old else new for new, old in zip(made, carry, strict=True)], None
+
         return lax.scan(one, carry, None, length=trips)[0]
 
     avals = [var.aval for var in eqn.origin.invars[step.skip :]]

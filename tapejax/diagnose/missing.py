@@ -9,10 +9,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax.diagnose.alarm import file_and_line
 from tapejax.diagnose.elements import to_numpy
+from tapejax.diagnose.places import file_and_line
 from tapejax.errors import ArgumentError, CutGradientError, TapejaxError
 from tapejax.ground.where import line_of, user_line
+from tapejax.hooks.calls import kept_by
 from tapejax.tape import cuts
 from tapejax.tape.tape import Tape, current_tape
 from tapejax.tensor.tensor import Tensor
@@ -277,7 +278,7 @@ def _zero(root: Tensor, x: Tensor, way: Way) -> Explanation:
         tape.epoch = way.epoch
     seed = None if not root.shape else jnp.ones(root.shape, root.dtype)
     try:
-        steps = list(tape.cursor(root, seed))
+        steps = list(tape.cursor(root, seed, hooks=False))
     except TapejaxError as error:
         return Explanation("none", text=f"it has a way to the root; its size is not known: {error}")
     leads = {x.id.number}
@@ -300,10 +301,27 @@ def _zero(root: Tensor, x: Tensor, way: Way) -> Explanation:
         if after > before and (worst is None or after - before > worst[0]):
             worst = after - before, step
     if worst is None:
-        return Explanation("flat", text="its gradient is zero from the root on", share=share)
+        return _cancelled(steps, leads, share)
     action = worst[1].action
     op = _op(action)
-    cause = "saturated" if op in SATURATING else "flat"
+    cause = "saturated" if op in SATURATING and not _at_zero(action) else "flat"
     what = {"flat": "has no slope there", "saturated": "is saturated"}[cause]
     count = "all" if share == 1.0 else f"{share:.0%}"
     return _said(cause, op, action.line, f"`{op}` {what}; {count} of the gradient is zero", share)
+
+
+def _at_zero(action: Any) -> bool:
+    """Whether it is a power of zero: at its bottom, where the slope is zero and not merely small."""
+    base = [kept.value for kept in kept_by(action) if kept.position == 0 and kept.operand != "out"]
+    return _op(action) in ("power", "float_power") and any(bool((to_numpy(value) == 0).any()) for value in base)
+
+
+def _cancelled(steps: Sequence[Any], leads: set[int], share: float) -> Explanation:
+    """No action sends a zero on: then two that were added are each other's opposite, or the root's own is zero."""
+    for step in steps:
+        for term in step.outgoing:
+            sent, total = to_numpy(plain(term.value)), to_numpy(plain(term.after))
+            if term.id.number in leads and np.any((sent != 0) & (total == 0)):
+                op = _op(step.action)
+                return _said("flat", op, step.action.line, f"what `{op}` adds cancels what was there", share)
+    return Explanation("flat", text="its gradient is zero from the root on", share=share)

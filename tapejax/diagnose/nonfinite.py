@@ -19,7 +19,9 @@ from tapejax.diagnose.places import place_of
 from tapejax.diagnose.report import Bad, Born, Hidden, NonfiniteReport, Stop
 from tapejax.diagnose.runs import Probe, Run
 from tapejax.diagnose.shards import without_shard_maps
+from tapejax.diagnose.stepping import cursor_at
 from tapejax.diagnose.walk import Walker
+from tapejax.engine.cursor import Cursor
 from tapejax.errors import ArgumentError, RuleError, TapejaxError, UnknownLengthError
 from tapejax.ground import compat
 from tapejax.ground.where import user_line
@@ -60,8 +62,8 @@ def find_nonfinite(
 class Subject:
     """A function at arguments: its program, with names for what goes in and comes out."""
 
-    def __init__(self, name: str, traced: Traced, values: list[Any]):
-        self.name, self.traced, self.values = name, traced, values
+    def __init__(self, name: str, traced: Traced, values: list[Any], flat: Callable[..., Any]):
+        self.name, self.traced, self.values, self.flat = name, traced, values, flat
 
     @classmethod
     def of(cls, f: Callable[..., Any], args: Sequence[Any], wrt: Any, has_aux: bool) -> Subject:
@@ -89,7 +91,7 @@ class Subject:
 
         name = getattr(f, "__name__", type(f).__name__)
         traced = _kept(f, key, lambda: Traced(flat, values, names, flags, has_aux))
-        return cls(name, traced, values)
+        return cls(name, traced, values, flat)
 
     def run(self) -> Run:
         return self.traced.run(self.values)
@@ -128,7 +130,19 @@ class Subject:
         if isinstance(birth, Arrived):
             birth = self._at_edge(run, birth, is_gradient, walker)
         results = tuple(bad for bad, _, _ in found)
-        return self._told(run, birth, results, walker.path, fine, notes)
+        report = self._told(run, birth, results, walker.path, fine, notes)
+        report.recorded = self.cursor_at
+        return report
+
+    def cursor_at(self, born: Born) -> Cursor:
+        """The function again, on a tape of primitives, with a cursor at the birth."""
+        traced = self.traced
+
+        def looked_at(*values):
+            leaves = [leaf for leaf in _tree.tree_leaves(_call(self.flat, values)) if is_data(leaf)]
+            return [leaf for leaf, wanted in zip(leaves, traced.wanted, strict=True) if wanted]
+
+        return cursor_at(born, looked_at, self.values, traced.flags, traced.names, self.name)
 
     def _at_edge(self, run: Run, arrived: Arrived, is_gradient: int, walker: Walker) -> Birth:
         """The bad number is an argument's."""

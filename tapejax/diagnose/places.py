@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,3 +115,9 @@ def _parsed(source: str) -> ast.stmt | None:
             continue
         return body[0] if body else None
     return None
+
+
+def file_and_line(line: str) -> tuple[str, int]:
+    """("train.py", 12) of `train.py:12`, or of `train.py:12:4 (step)` as jax writes it."""
+    found = re.match(r"(.*?):(\d+)", line)
+    return (found[1], int(found[2])) if found else ("", 0)

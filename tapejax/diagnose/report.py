@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
+from tapejax.engine.cursor import Cursor
+from tapejax.errors import ArgumentError
 from tapejax.verify.report import plain_json
 
 
@@ -106,6 +108,26 @@ class NonfiniteReport:
     fix: str = ""
     finite: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    recorded: Callable[[Born], Cursor] | None = field(default=None, compare=False)  # the function, to be run again
+
+    def cursor(self) -> Cursor:
+        """The function on a tape of primitives, and a cursor at the action where it was born, which the viewer marks.
+
+        In a notebook it shows itself there; `save_html` writes that page. It runs the function again, loops step by step.
+
+        >>> import jax.numpy as jnp, tapejax as tj
+        >>> report = tj.find_nonfinite(lambda x: jnp.where(x > 0, jnp.sqrt(x), 0.0).sum(), jnp.array([4.0, 0.0]))
+        >>> cursor = report.cursor()
+        >>> cursor.action.op, [term.value.tolist() for term in cursor.outgoing]
+        ('Sqrt', [[0.25, nan]])
+        """
+        if self.born is None or self.recorded is None:
+            raise ArgumentError(
+                "there is nothing to step to: "
+                + ("all is finite" if self.ok else "this report is of a tape's backward"),
+                fix="report.cursor() is for what find_nonfinite(f, *args) found; tape.cursor(root) steps through a tape",
+            )
+        return self.recorded(self.born)
 
     @property
     def ok(self) -> bool:

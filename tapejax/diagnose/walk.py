@@ -81,7 +81,7 @@ class Walker:
             value = run.value(eqn.inputs[at])
             if not is_inexact(value):
                 continue
-            region = elements.reads(eqn.name, eqn.params, shapes, result.shape, index, at)
+            region = elements.reads(eqn.name, eqn.params, shapes, result.shape, index, at, out)
             if region is None:
                 return elements.responsible(lambda v: eqn.bind(v)[out], run.operands(eqn), index, self.kind)
             found = found_in(value, region, self.kind, result[index])
@@ -102,7 +102,8 @@ class Walker:
         for at, slot in enumerate(eqn.inputs):
             value = run.value(slot)
             if is_inexact(value):
-                region = elements.reads(eqn.name, eqn.params, shapes, run.value(eqn.outputs[out]).shape, index, at)
+                shape = run.value(eqn.outputs[out]).shape
+                region = elements.reads(eqn.name, eqn.params, shapes, shape, index, at, out)
                 inside = value if region is None else value[region]
                 if elements.mask(inside, INF).any():
                     return True
@@ -182,8 +183,8 @@ class Walker:
             ct = run.ct(slot)
             if ct is None:
                 continue
-            region = elements.feeds(eqn.name, eqn.params, shapes, ct.shape, index, at)
-            if region is None or len(eqn.outputs) > 1:
+            region = elements.feeds(eqn.name, eqn.params, shapes, ct.shape, index, at, out)
+            if region is None or (len(eqn.outputs) > 1 and eqn.name != "split"):
                 rule = self._rule(run, number, at)
                 return elements.responsible(rule, run.results_cts(eqn), index, self.kind)
             found = found_in(ct, region, self.kind)

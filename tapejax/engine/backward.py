@@ -220,7 +220,7 @@ def failure(action: TapeAction, actions: list[TapeAction], grads: Gradients, cau
     return error
 
 
-def hand_over(error: Any, action: TapeAction, actions: list[TapeAction], grads: Gradients) -> None:
+def hand_over(error: Any, action: TapeAction | None, actions: Sequence[TapeAction], grads: Gradients) -> None:
     """An error in backward has everything with it: what was done, and what was left."""
     error.gradients, error.actions, error.index, error.failed = grads, list(actions), len(actions) - 1, action
 

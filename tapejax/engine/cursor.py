@@ -1,7 +1,7 @@
 """The cursor: a backward pass that goes one action at a time, forwards and back again.
 
 It runs the same `backward` of the same actions as the engine, into a Gradients that notes every
-insert. What a step did is kept, so going back and forth runs nothing twice.
+insert. What a step did is kept, so going back and forth runs nothing twice, hooks included.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tapejax.engine.backward import failure, look_for_cuts, pull, start
-from tapejax.errors import ArgumentError
+from tapejax.engine.backward import failure, hand_over, look_for_cuts, pull, start
+from tapejax.errors import ArgumentError, HookError, ReplayError
 from tapejax.ground.placement import local_part
 from tapejax.ground.where import user_line
+from tapejax.hooks import passing
+from tapejax.hooks.registry import live as live_hooks
 from tapejax.tape import cuts
 from tapejax.tape.above import above
 from tapejax.tape.action import TapeAction, TensorId
@@ -66,6 +68,7 @@ class Step:
     outgoing: what it added, in order.
     removed: whose gradients it took out.
     skipped: no gradient had reached its outputs, so that it did nothing.
+    replaced: what hooks on Tensors put in the place of a gradient, `before` it and `after`.
     """
 
     index: int
@@ -74,10 +77,18 @@ class Step:
     outgoing: tuple[Term, ...]
     removed: tuple[TensorId, ...]
     skipped: bool
+    replaced: tuple[Term, ...] = ()
 
     @property
     def accumulates(self) -> bool:
         return any(term.accumulates for term in self.outgoing)
+
+
+@dataclass(slots=True, frozen=True)
+class _Replaced:
+    """A gradient was replaced as a whole: the term is all that it is made of now."""
+
+    term: Term
 
 
 class _Change:
@@ -129,7 +140,7 @@ class _Observed(Gradients):
 
     def watch(self, index: int | None) -> None:
         self.index = index
-        self.events: list[Term | int] = []  # a term that came, or the number of a gradient that went
+        self.events: list[Term | _Replaced | int] = []  # a term that came, or the number of a gradient that went
         self.reads: dict[TensorId, Any] = {}
         self.watched.before = {}
 
@@ -137,6 +148,11 @@ class _Observed(Gradients):
         before = self.sums.get(number)
         super().add(number, gradient)
         self.events.append(Term(TensorId(number), gradient, before, self.sums[number], self.index))
+
+    def replace(self, number: int, gradient: Any) -> None:
+        before = self.sums[number]
+        super().replace(number, gradient)
+        self.events.append(_Replaced(Term(TensorId(number), gradient, before, gradient, self.index)))
 
     def get(self, key: Tensor | TensorId, default: Any = None) -> Any:
         return self._read(key, super().get(key, default))
@@ -159,7 +175,8 @@ class _Observed(Gradients):
 class Cursor:
     """A backward pass that goes one action at a time, forwards and back. Made by `Tape.cursor`.
 
-    In a notebook it shows itself as the viewer; `print` gives the same as text.
+    In a notebook it shows itself as the viewer; `print` gives the same as text. Hooks are called when an action is visited
+    for the first time.
 
     >>> import tapejax as tj
     >>> x = tj.tensor(3.0, requires_grad=True)
@@ -186,20 +203,26 @@ class Cursor:
         roots: Sequence[tuple[TensorId, Any]],
         label: str = "the tape",
         names: Mapping[int, str] | None = None,
+        hooks: bool = True,
     ):
         self.actions: tuple[TapeAction, ...] = tuple(actions)
         self.roots: tuple[TensorId, ...] = tuple(id for id, _ in roots)
         self.label = label
         self.names = dict(names or {})  # what the user calls tensors, by number; for showing
+        self.marked: int | None = None  # an action that the viewer marks, by its place on the tape
         self._grads = _Observed()
         self._grads.requested = {"roots": [id.number for id in self.roots], "wrt": None}
         self._position = 0
         self._changes: list[_Change] = []
         self._terms: dict[int, list[Term]] = {}
         self.listeners: list[Callable[[Cursor], None]] = []
+        self._calls_hooks = hooks
+        self._hooks: tuple[Any, passing.Hooked | None] = ((), None)  # which were there, and what they are on
         for id, seed in roots:
             self._grads.add(id.number, seed)
-        self._seeds = [term for term in self._grads.events if isinstance(term, Term)]
+        if not self.actions and (hooked := self._hooked()) is not None:
+            hooked.finish(self._grads)
+        self._seeds = self._grads.events
         self._file(self._seeds)
 
     # -- where it is ------------------------------------------------------------------------------
@@ -356,12 +379,26 @@ class Cursor:
         """Run one action for the first time. If it fails, all is as before."""
         action, grads = self.actions[index], self._grads
         outputs = getattr(action, "outputs", None)
-        there = {} if outputs is None else {id: grads.sums[id.number] for id in outputs if id.number in grads.sums}
+        there: dict[TensorId, Any] = {}
+
+        def visit(action: TapeAction, into: Gradients) -> None:
+            there.update({id: into.sums[id.number] for id in outputs or () if id.number in into.sums})
+            pull(action, into)
+
         grads.watch(index)
         try:
-            pull(action, grads)
+            hooked = self._hooked()
+            if hooked is None:
+                visit(action, grads)
+            else:
+                hooked.pull(action, index, grads, visit)
+                if index == 0:
+                    hooked.finish(grads)
         except Exception as cause:
             grads.watched.put(grads.watched.before)
+            if isinstance(cause, (ReplayError, HookError)):  # it names the action and the reason already
+                hand_over(cause, action, list(self.actions[: index + 1]), self.gradients)
+                raise
             raise failure(action, list(self.actions[: index + 1]), self.gradients, cause) from cause
         events, before = grads.events, grads.watched.before
         step = Step(
@@ -369,20 +406,33 @@ class Cursor:
             action,
             incoming=there if outputs is not None else grads.reads,
             outgoing=tuple(event for event in events if isinstance(event, Term)),
-            removed=tuple(TensorId(event) for event in events if not isinstance(event, Term)),
+            removed=tuple(TensorId(event) for event in events if isinstance(event, int)),
             skipped=outputs is not None and not there,
+            replaced=tuple(event.term for event in events if isinstance(event, _Replaced)),
         )
         return _Change(step, events, before, {number: grads.sums.get(number, _NOTHING) for number in before})
 
-    def _file(self, events: Sequence[Term | int]) -> None:
+    def _hooked(self) -> passing.Hooked | None:
+        """What is hooked about this pass now: hooks may be registered and removed between steps."""
+        if not (live_hooks and self._calls_hooks):
+            return None
+        there, hooked = self._hooks
+        if there != (now := tuple(live_hooks)):
+            hooked = passing.over(list(self.actions), self._grads, None)
+            self._hooks = (now, hooked)
+        return hooked
+
+    def _file(self, events: Sequence[Term | _Replaced | int]) -> None:
         for event in events:
-            if isinstance(event, Term):
+            if isinstance(event, _Replaced):
+                self._terms[event.term.id.number] = [event.term]
+            elif isinstance(event, Term):
                 self._terms.setdefault(event.id.number, []).append(event)
             else:
                 self._terms.pop(event, None)
 
     def _unfile(self, change: _Change) -> None:
-        if change.step.removed:  # rare: file everything up to here anew
+        if change.step.removed or change.step.replaced:  # rare: file everything up to here anew
             self._terms = {}
             self._file(self._seeds)
             for earlier in self._changes[: self._position]:
@@ -418,6 +468,7 @@ class Cursor:
         lines.append(f"  {step.index:>4}  {step.action!r}{'  (skipped: no gradient reached it)' * step.skipped}")
         lines += [f"  in     {_show(id, value)}" for id, value in step.incoming.items()]
         lines += [f"  out    {_show(term.id, term.value)}" for term in step.outgoing]
+        lines += [f"  hook   {_show(term.id, term.before)} became {_text(term.after)}" for term in step.replaced]
         for number in dict.fromkeys(term.id.number for term in step.outgoing if term.accumulates):
             terms = self._terms.get(number, [])
             added = " + ".join(_text(term.value) for term in terms[-4:])
@@ -425,13 +476,15 @@ class Cursor:
         return "\n".join(lines)
 
 
-def cursor(tape: Tape, root: Tensor | Sequence[Tensor], seed: Any = None, *, retain_tape: bool = True) -> Cursor:
+def cursor(
+    tape: Tape, root: Tensor | Sequence[Tensor], seed: Any = None, *, retain_tape: bool = True, hooks: bool = True
+) -> Cursor:
     """See `Tape.cursor`."""
     starts = start(root, seed, tape)
     if cuts.log.last > tape.epoch.start:
         look_for_cuts(root, None, tape)
     actions = tape.actions if retain_tape else tape.take_all(by=f"cursor() at {user_line()}")
-    return Cursor(actions, [(one.id, given) for one, _, given in starts], tape.label, names_around())
+    return Cursor(actions, [(one.id, given) for one, _, given in starts], tape.label, names_around(), hooks)
 
 
 def _identity(key: Tensor | TensorId) -> TensorId:

@@ -42,17 +42,22 @@ class Hooked:
     """The hooks of one pass."""
 
     def __init__(
-        self, actions: list[Any], kept: dict[Any, list[Hook]], leaves: dict[int, list[Hook]], everywhere: list[Hook]
+        self,
+        actions: list[Any],
+        kept: dict[Any, list[Hook]],
+        leaves: dict[int, list[Hook]],
+        everywhere: list[Hook],
+        regions: Any = None,  # what tells the regions of an action: `of(action)`
     ):
         self.kept, self.leaves, self.everywhere = kept, leaves, everywhere
         by_region = any([isinstance(hook.target, region) for hook in everywhere])
-        self.regions = Regions(actions) if by_region else None
+        self.regions = (regions or Regions(actions)) if by_region else None
         self.complete: dict[int, list[int]] = {}  # by action: the leaves that it is the last to add to
-        missing = set(leaves)
+        self.unread = set(leaves)
         for index, action in enumerate(actions):
-            found = missing.intersection([id.number for id in action.inputs or ()])
+            found = self.unread.intersection([id.number for id in action.inputs or ()])
             if found:
-                missing -= found
+                self.unread -= found
                 self.complete[index] = sorted(found)
 
     def pull(self, action: Any, index: int, grads: Gradients, pull: Callable[[Any, Gradients], None]) -> None:
@@ -60,7 +65,7 @@ class Hooked:
         sums = grads.sums
         outputs = [id.number for id in action.outputs or ()]
         if not outputs or any([number in sums for number in outputs]):
-            self._on_gradients(action, outputs, sums)
+            self._on_gradients(action, outputs, grads)
             hooks = self._around(action)
             before, after = hooks[BEFORE], hooks[AFTER]
             if before or after:
@@ -68,30 +73,27 @@ class Hooked:
             else:
                 pull(action, grads)
         for number in self.complete.get(index, ()):
-            self._complete(number, sums)
+            self._complete(number, grads)
 
     def finish(self, grads: Gradients) -> None:
         """What nothing on the tape reads: a root that is a leaf."""
-        for number in list(self.leaves):
-            self._complete(number, grads.sums)
+        for number in sorted(self.unread):
+            self._complete(number, grads)
 
-    def _complete(self, number: int, sums: dict[int, Any]) -> None:
-        hooks = self.leaves.pop(number, None)
-        if hooks is None or number not in sums:
+    def _complete(self, number: int, grads: Gradients) -> None:
+        if number not in grads.sums:
             return
+        hooks = self.leaves[number]
+        _tell([hook for hook in hooks if hook.kind == GRADIENT], number, grads)
         for hook in hooks:
-            if hook.kind == GRADIENT:
-                sums[number] = hook.replaced(sums[number], hook(sums[number]))
-        for hook in hooks:
-            if hook.kind == ACCUMULATED and hook(hook.tensor, sums[number]) is not None:
+            if hook.kind == ACCUMULATED and hook(hook.tensor, grads.sums[number]) is not None:
                 raise hook.error("returned something: what is complete cannot be replaced, on_gradient can")
 
-    def _on_gradients(self, action: Any, outputs: list[int], sums: dict[int, Any]) -> None:
+    def _on_gradients(self, action: Any, outputs: list[int], grads: Gradients) -> None:
         named = self._named(action)
         for number in outputs:
-            if number in sums:
-                for hook in (*self.kept.get((GRADIENT, number), ()), *named):
-                    sums[number] = hook.replaced(sums[number], hook(sums[number]))
+            if number in grads.sums:
+                _tell([*self.kept.get((GRADIENT, number), ()), *named], number, grads)
 
     def _named(self, action: Any) -> list[Hook]:
         """The hooks on the name that an action gives to a value."""
@@ -117,6 +119,15 @@ class Hooked:
         return found
 
 
+def _tell(hooks: list[Hook], number: int, grads: Gradients) -> None:
+    """Each hook is told of a gradient that is complete, and may replace it."""
+    for hook in hooks:
+        before = grads.sums[number]
+        after = hook.replaced(before, hook(before))
+        if after is not before:
+            grads.replace(number, after)
+
+
 def _is_open(hook: Hook) -> bool:
     """Whether its target is a name or a region, or everything, rather than one action."""
     return not hasattr(hook.target, "backward")
@@ -135,10 +146,13 @@ def _go_back(
     cotangents = tuple([sums.get(number) for number in outputs])
     for hook in before:
         cotangents = _all_replaced(hook, cotangents, hook(action, cotangents))
-    sums.update({number: ct for number, ct in zip(outputs, cotangents) if ct is not None})
+    for number, ct in zip(outputs, cotangents):
+        if ct is not None:
+            sums[number] = ct
     added = _Added(grads)
     pull(action, added)
-    sums.update(found)  # what was replaced is for this action only
+    for number, ct in found.items():  # what was replaced is for this action only
+        sums[number] = ct
     places = _places(action, added.terms)
     gradients = tuple([None if place is None else added.terms[place][1] for place in places])
     for hook in after:
@@ -171,11 +185,20 @@ def _places(action: Any, terms: list[tuple[int, Any]]) -> list[int | None]:
 class _Added(Gradients):
     """Gradients that note what is added, and leave the sums as they are."""
 
-    __slots__ = ("terms",)
+    __slots__ = ("grads", "terms")
 
     def __init__(self, grads: Gradients):
-        self.sums, self.requested = grads.sums, grads.requested
+        self.grads, self.sums, self.requested = grads, grads.sums, grads.requested
         self.terms: list[tuple[int, Any]] = []
 
     def add(self, number: int, gradient: Any) -> None:
         self.terms.append((number, gradient))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self.grads.get(key, default)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.grads[key]
+
+    def remove(self, key: Any, default: Any = None) -> Any:
+        return self.grads.remove(key, default)

@@ -260,8 +260,12 @@ class Tape(Entered):
         """
         return above.backward(root, seed, tape=self, **options)
 
-    def cursor(self, root: Tensor | Sequence[Tensor], seed: Any = None, *, retain_tape: bool = True) -> Cursor:
+    def cursor(
+        self, root: Tensor | Sequence[Tensor], seed: Any = None, *, retain_tape: bool = True, hooks: bool = True
+    ) -> Cursor:
         """The backward pass one action at a time, with every partial sum: see `Cursor`. The tape stays as it is.
+
+        hooks: whether hooks on what it goes over are called.
 
         >>> import tapejax as tj
         >>> x = tj.tensor(3.0, requires_grad=True)
@@ -270,14 +274,14 @@ class Tape(Entered):
         >>> [float(term.value) for step in tape.cursor(loss) for term in step.outgoing]
         [3.0, 3.0]
         """
-        return above.cursor(self, root, seed, retain_tape=retain_tape)
+        return above.cursor(self, root, seed, retain_tape=retain_tape, hooks=hooks)
 
     def save_html(self, path: Any, root: Tensor | Sequence[Tensor] | None = None, seed: Any = None) -> Path:
         """Write the viewer (log, graph, stepper) as one HTML file that needs no network; its path.
 
         Backward starts at `root`, or at the last result. The tape stays as it is. See docs/viewer.md.
         """
-        return above.save(self if root is None else self.cursor(root, seed), path)
+        return above.save(self if root is None else self.cursor(root, seed, hooks=False), path)
 
     def to_dot(self) -> str:
         """The graph in Graphviz's language: `dot -Tsvg` draws it.

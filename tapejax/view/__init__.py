@@ -47,7 +47,10 @@ def bundle(shown: Tape | Cursor) -> dict[str, Any]:
 def save(shown: Tape | Cursor, path: Any) -> Path:
     """Write the viewer as one HTML file that needs no network; where it is."""
     path = Path(path)
-    path.write_text(page(film(as_cursor(shown))), encoding="utf-8")
+    cursor = as_cursor(shown)
+    pages = film(cursor)
+    opens_at = 0 if cursor.marked is None else min(cursor.position, len(pages["steps"]))
+    path.write_text(page(pages, opens_at), encoding="utf-8")
     return path
 
 
@@ -62,4 +65,4 @@ def as_cursor(shown: Tape | Cursor) -> Cursor:
         return shown
     actions = shown.actions
     light = size_of_results(actions) <= HEAVY
-    return Cursor(actions, last_result(actions) if light else [], shown.label, names_around())
+    return Cursor(actions, last_result(actions) if light else [], shown.label, names_around(), hooks=False)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tapejax.engine.cursor import Cursor
+from tapejax.engine.cursor import Cursor, Term
 from tapejax.errors import BackwardError, ConcreteValueError
 from tapejax.plan.plan import OpAction, x64_for
 from tapejax.tape.action import TapeAction, TensorId
@@ -49,6 +49,7 @@ def film(cursor: Cursor, *, limit: int = LIMIT) -> dict[str, Any]:
     return {
         "title": cursor.label,
         "roots": [id.number for id in cursor.roots],
+        "marked": cursor.marked,
         "count": count,
         "all": len(cursor.actions),
         "unfinished": sorted(unfinished),
@@ -144,12 +145,14 @@ def _steps(cursor: Cursor, count: int, pages: _Pages) -> tuple[list[Any], list[A
                 added = dict.fromkeys(term.id for term in step.outgoing)
                 pages.observed[step.index] = (list(added), list(step.incoming))
             pages.gradients.update((term.id.number, term.value) for term in step.outgoing)
+            hooked = {term.id for term in step.replaced}
             steps.append(
                 {
                     "action": step.index,
                     "in": [[id.number, pages.value(value)] for id, value in step.incoming.items()],
-                    "out": [show(term) for term in step.outgoing],
-                    "removed": [id.number for id in step.removed],
+                    "out": [show(term) for term in step.outgoing if term.id not in hooked]
+                    + [[id.number, at, at, False] for id, at in _last(step.replaced, pages)],
+                    "removed": [id.number for id in (*step.removed, *hooked)],
                     "skipped": step.skipped,
                 }
             )
@@ -159,6 +162,11 @@ def _steps(cursor: Cursor, count: int, pages: _Pages) -> tuple[list[Any], list[A
         cursor.seek(min(position, cursor.position) if error else position)
         cursor.listeners = listeners
     return seeds, steps, error
+
+
+def _last(replaced: tuple[Term, ...], pages: _Pages) -> list[tuple[TensorId, int]]:
+    """What hooks put in the place of a gradient, and where its page is."""
+    return [(id, pages.value(value)) for id, value in {term.id: term.after for term in replaced}.items()]
 
 
 def _action_pages(cursor: Cursor, graph: Graph, pages: _Pages) -> dict[str, Any]:

@@ -98,6 +98,7 @@ def _without_scripts(film: dict[str, Any]) -> str:
     return head + "".join(f"<p>{escape(note)}</p>" for note in film["notes"]) + filled(film["table"], film["rows"])
 
 
-def page(film: dict[str, Any]) -> str:
-    """A whole page, one file."""
-    return _PAGE.format(title=escape(f"{film['title']} · tapejax"), body=fragment(film, id="tape", linked=True) + _KEYS)
+def page(film: dict[str, Any], position: int = 0) -> str:
+    """A whole page, one file, that opens at a step."""
+    body = fragment(film, position, id="tape", linked=True) + _KEYS
+    return _PAGE.format(title=escape(f"{film['title']} · tapejax"), body=body)

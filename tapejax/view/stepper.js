@@ -519,6 +519,7 @@ function render({ model, el }) {
         let unsound = first;
         while (unsound <= final && !badAction.has(unsound)) unsound++;
         node.classList.toggle("bad", unsound <= final);
+        node.classList.toggle("marked", film.marked !== null && film.marked >= first && film.marked <= final);
         node.classList.toggle("done", done === final - first + 1);
         node.classList.toggle("current", current !== null && current >= first && current <= final);
       } else if (tensors !== undefined) { // the parameters of a region
@@ -534,6 +535,7 @@ function render({ model, el }) {
         const about = page(here);
         node.classList.toggle("current", here === current);
         node.classList.toggle("bad", badAction.has(here));
+        node.classList.toggle("marked", here === film.marked);
         node.classList.toggle("ran", ahead !== null && here < film.first + ahead);
         node.classList.toggle("done", visited(here) && !steps[positionOf(here) - 1].skipped);
         node.classList.toggle("skipped", visited(here) && steps[positionOf(here) - 1].skipped);
@@ -564,6 +566,7 @@ function render({ model, el }) {
       const here = Number(row.dataset.action);
       row.classList.toggle("current", here === current);
       row.classList.toggle("bad", badAction.has(here));
+      row.classList.toggle("marked", here === film.marked);
       row.classList.toggle("done", visited(here));
       const text = page(here).outputs.map((id) => normAt(id, at)).filter(Boolean).join(", ");
       write(row.querySelector(".norm"), text);

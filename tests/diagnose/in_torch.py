@@ -27,7 +27,9 @@ class NotTranslated(Exception):
 
 
 def _kind(dtype: Any) -> Any:
-    return KINDS[np.dtype(dtype).name]
+    if (name := np.dtype(dtype).name) not in KINDS:
+        raise NotTranslated
+    return KINDS[name]
 
 
 def _broadcast(x, *, shape, broadcast_dimensions, **_):

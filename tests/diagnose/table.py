@@ -19,10 +19,12 @@ import jax.numpy as jnp
 from jax.experimental import checkify
 
 import tapejax as tj
-from tests.diagnose import catalogue, unseen
+from tests.diagnose import catalogue, outside, unseen
 from tests.diagnose.catalogue import Case
 
 if importlib.util.find_spec("torch"):
+    import torch
+
     from tests.diagnose.in_torch import NotTranslated, by_torch
 else:
 
@@ -31,9 +33,9 @@ else:
 
     by_torch = None
 
-BAD = catalogue.BAD + unseen.BAD
-HEALTHY = catalogue.HEALTHY + unseen.HEALTHY
-FILES = (catalogue.__file__, unseen.__file__)
+BAD = catalogue.BAD + unseen.BAD + outside.BAD
+HEALTHY = catalogue.HEALTHY + unseen.HEALTHY + outside.HEALTHY
+FILES = (catalogue.__file__, unseen.__file__, outside.__file__)
 PAGE, MARK, PAST = Path(__file__).parents[2] / "docs" / "find-a-nan.md", "<!-- table -->", "\n\n`python -m bench"
 COLUMNS = ("op", "line", "step", "element", "direction", "cause")
 
@@ -136,10 +138,12 @@ def answers(look, cases: list[Case]) -> list[dict[str, bool]]:
 
 
 if by_torch is not None:
-    TOOLS["torch.autograd.detect_anomaly"] = by_torch
+    TOOLS[f"torch {torch.__version__.partition('+')[0]}, autograd.detect_anomaly"] = by_torch
 
 
 def main() -> None:
+    if "--write" in sys.argv and by_torch is None:
+        raise SystemExit("torch is not installed, and its row would be missing: pip install tapejax[bench]")
     rows = []
     for tool, look in TOOLS.items():
         found, harmless = answers(look, BAD), answers(look, HEALTHY)

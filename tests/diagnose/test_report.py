@@ -13,6 +13,7 @@ import pytest
 
 import tapejax as tj
 from tapejax import cli
+from tapejax.errors import ArgumentError
 from tests.diagnose.catalogue import BAD
 
 CASES = {case.name: case for case in BAD}
@@ -305,3 +306,66 @@ def test_inside_diffrax():
     assert (born.op, born.direction, born.cause, born.index) == ("sqrt", "forward", "value", (0,))
     assert born.lineno == loss.__code__.co_firstlineno + 2
     assert born.steps[0] == ("while", 7)  # by Euler's steps of 1/4: the seventh leaves the positive numbers
+
+
+@pytest.mark.parametrize("place", [0, 2, 3])
+def test_through_the_parts_of_a_split(place):
+    def forward(x):
+        a, b = jnp.split(jnp.log(x), 2)
+        return a.sum() - b.sum()
+
+    def back(x):
+        a, b = jnp.split(2 * x, 2)
+        return jnp.where(b > 0, jnp.sqrt(b), 0.0).sum() + jnp.where(a > 0, jnp.sqrt(a), 0.0).sum()
+
+    born = tj.find_nonfinite(forward, jnp.ones(4).at[place].set(-1.0)).born
+    assert (born.op, born.index) == ("log", (place,))
+    found = tj.find_nonfinite(back, jnp.ones(4).at[place].set(0.0))
+    assert (found.born.op, found.born.index, found.born.direction) == ("sqrt", (place % 2,), "backward")
+    assert found.results[0].index == (place,)
+
+
+# --- in the viewer --------------------------------------------------------------------------------------------------
+
+
+def scanned(xs):
+    def step(c, x):
+        root = jnp.sqrt(x)
+        return c + jnp.where(x > 0, root, 0.0), None
+
+    return jax.lax.scan(step, 0.0, xs)[0]
+
+
+@pytest.mark.parametrize("name", ["where_around_log", "log_of_zero", "rule_of_a_custom_vjp", "branch_that_is_taken"])
+def test_a_cursor_at_the_birth(name):
+    case = CASES[name]
+    report = tj.find_nonfinite(case.function, *case.args)
+    cursor = report.cursor()
+    assert cursor.index == cursor.marked is not None
+    if name == "rule_of_a_custom_vjp":  # which is one action, on the line of its call
+        assert cursor.action.plan.name == "custom_vjp_call"
+        assert not bool(jnp.isfinite(cursor.outgoing[0].value).all())
+    else:
+        assert cursor.action.plan.name == case.op
+        assert int(cursor.action.line.split(":")[1]) == case.lineno
+        assert cursor.action.steps == case.steps
+
+
+def test_a_cursor_at_the_step_of_a_loop_marked_on_the_page(tmp_path):
+    report = tj.find_nonfinite(scanned, jnp.ones(6).at[3].set(0.0))
+    cursor = report.cursor()
+    assert (cursor.action.plan.name, cursor.action.steps) == ("sqrt", (("scan", 3),))
+    assert bool(jnp.isnan(cursor.outgoing[0].value))
+    position = cursor.position
+    page = cursor.save_html(tmp_path / "born.html").read_text()
+    assert f'"marked":{cursor.marked},' in page
+    assert f"position: {position}," in page
+    assert cursor.position == position
+    live = cursor._repr_html_()
+    assert f'"marked":{cursor.marked},' in live
+    assert f"position: {position}," in live
+
+
+def test_nothing_to_step_to():
+    with pytest.raises(ArgumentError, match="all is finite"):
+        tj.find_nonfinite(lambda x: x.sum(), jnp.ones(2)).cursor()
