@@ -20,6 +20,7 @@ EXAMPLES = """examples:
   tapejax verify                         check every rule against jax.vjp and finite differences
   tapejax verify --quick                 one sample of each rule, float64, first order
   tapejax verify --only sin,linalg       some primitives or families
+  tapejax verify --against cpu           every rule on this GPU or TPU, against float64 on the CPU
   tapejax verify --html report.html      the table as a page
   tapejax verify train.py:loss           the gradient of a function of yours; train.py has inputs()
   tapejax verify train:loss --args '[0.5, 1.0], 2.0'
@@ -77,6 +78,10 @@ def _parser() -> argparse.ArgumentParser:
     rules = verify.add_argument_group("for the rules")
     rules.add_argument("--quick", action="store_true", help="one sample of each rule, float64, first order")
     rules.add_argument("--only", metavar="NAMES", help="primitives or families, separated by commas")
+    rules.add_argument(
+        "--against", choices=("jax", "cpu"), default="jax",
+        help="jax.vjp and differences on this device (jax), or float64 on the CPU (cpu)",
+    )  # fmt: skip
     own = verify.add_argument_group("for a function of yours")
     own.add_argument("--args", metavar="EXPRESSION", help="its arguments, as Python")
     own.add_argument("--order", type=int, default=1, help="check derivatives up to this order (1)")
@@ -141,8 +146,8 @@ def _verify(options: argparse.Namespace) -> int:
             raise UsageError(f"--{mine[0]} is for a function of yours: name one, as in train.py:loss")
         report = _verify_rules(options)
     else:
-        if options.quick or options.only:
-            raise UsageError("--quick and --only are for the rules; leave the function out, or them")
+        if options.quick or options.only or options.against != "jax":
+            raise UsageError("--quick, --only and --against are for the rules; leave the function out, or them")
         report = _verify_function(options)
     return _write(report, options)
 
@@ -162,7 +167,7 @@ def _verify_rules(options: argparse.Namespace) -> Any:
             hint = f"; do you mean {' or '.join(close)}?" if close else f"; families: {', '.join(sorted(FAMILIES))}"
             raise UsageError(f"no primitive or family called {', '.join(unknown)}{hint}")
     progress = Progress()
-    report = verify_rules(quick=options.quick, only=only, progress=progress)
+    report = verify_rules(quick=options.quick, only=only, against=options.against, progress=progress)
     progress.clear()
     return report
 
