@@ -7,6 +7,7 @@ not enough, what rounding does to this sample, which is measured.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -114,14 +115,16 @@ def check_on_device(sample: Sample, dtype: str, seed: int = 0, options: Options 
 
 
 def _runs(function: Any, theirs: Any, args: Sequence[Any], wrt: Sequence[bool]) -> bool:
-    """Whether jax can trace a call, and its derivative where it has one."""
-    try:
-        outputs = jax.eval_shape(function, *args)
-        if theirs is not None:
-            cts = [jnp.zeros(out.shape, out.dtype) for out in outputs if inexact(out)]
-            jax.eval_shape(lambda *args: theirs(args, wrt, cts), *args)
-    except (TypeError, ValueError):
-        return False
+    """Whether jax traces a call without complaint about dtypes, and its derivative where it has one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        try:
+            outputs = jax.eval_shape(function, *args)
+            if theirs is not None:
+                cts = [jnp.zeros(out.shape, out.dtype) for out in outputs if inexact(out)]
+                jax.eval_shape(lambda *args: theirs(args, wrt, cts), *args)
+        except (TypeError, ValueError, FutureWarning):
+            return False
     return True
 
 
