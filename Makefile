@@ -8,11 +8,12 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES ?= 0
 
-.PHONY: help verify test test-slow lint types format bench docs notebooks clean
+.PHONY: help verify test test-slow test-accelerator lint types format bench docs notebooks clean
 
 help:
 	@echo "make verify   install, then check every rule against jax.vjp (the main job)"
 	@echo "make test     install, then run the tests"
+	@echo "make test-accelerator   the tests that compute, on the GPU or TPU that jax finds"
 	@echo "make lint     ruff and pyright        make format   ruff format"
 	@echo "make bench    benchmarks against other frameworks"
 	@echo "make docs     the documentation, in docs/_build/html"
@@ -40,6 +41,12 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m slow $(ARGS)
+
+# On a GPU or TPU: install the jax of the device into $(VENV) first. One process: it takes the device's memory.
+# Matrix products in full float32, which the tests' tolerances are for; XLA optimises as it does for users.
+test-accelerator: $(VENV)/.installed-test
+	JAX_DEFAULT_MATMUL_PRECISION=highest XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=3" \
+	  $(BIN)/python -m pytest -q -m "accelerator and not slow" $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

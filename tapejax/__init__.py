@@ -42,6 +42,7 @@ if _typing.TYPE_CHECKING:  # imported when they are first asked for: see __getat
     from tapejax.verify.actions import verify_tape
     from tapejax.verify.check_grads import check_grads
     from tapejax.verify.custom import verify_custom_rule
+    from tapejax.verify.sharded import verify_sharded
     from tapejax.verify.twins import compare, compare_precision
 
 _above.install(backward="tapejax.engine.backward", cursor="tapejax.engine.cursor", on_gradient="tapejax.hooks")
@@ -100,6 +101,7 @@ __all__ = [
     "value_and_grad",
     "verify",
     "verify_custom_rule",
+    "verify_sharded",
     "verify_tape",
     "vjp",
     "vmap",
@@ -123,6 +125,7 @@ _LATE = {
     "hooks": ("region", "regions_of", "watch"),
     "verify.actions": ("verify_tape",),
     "verify.custom": ("verify_custom_rule",),
+    "verify.sharded": ("verify_sharded",),
     "verify.twins": ("compare", "compare_precision"),
 }  # fmt: skip
 _IN_TRAINING = (

@@ -10,7 +10,6 @@ import inspect
 import json
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
@@ -20,6 +19,7 @@ EXAMPLES = """examples:
   tapejax verify                         check every rule against jax.vjp and finite differences
   tapejax verify --quick                 one sample of each rule, float64, first order
   tapejax verify --only sin,linalg       some primitives or families
+  tapejax verify --against cpu           every rule on this GPU or TPU, against float64 on the CPU
   tapejax verify --html report.html      the table as a page
   tapejax verify train.py:loss           the gradient of a function of yours; train.py has inputs()
   tapejax verify train:loss --args '[0.5, 1.0], 2.0'
@@ -77,6 +77,10 @@ def _parser() -> argparse.ArgumentParser:
     rules = verify.add_argument_group("for the rules")
     rules.add_argument("--quick", action="store_true", help="one sample of each rule, float64, first order")
     rules.add_argument("--only", metavar="NAMES", help="primitives or families, separated by commas")
+    rules.add_argument(
+        "--against", choices=("jax", "cpu"), default="jax",
+        help="jax.vjp and differences on this device (jax), or float64 on the CPU (cpu)",
+    )  # fmt: skip
     own = verify.add_argument_group("for a function of yours")
     own.add_argument("--args", metavar="EXPRESSION", help="its arguments, as Python")
     own.add_argument("--order", type=int, default=1, help="check derivatives up to this order (1)")
@@ -141,8 +145,8 @@ def _verify(options: argparse.Namespace) -> int:
             raise UsageError(f"--{mine[0]} is for a function of yours: name one, as in train.py:loss")
         report = _verify_rules(options)
     else:
-        if options.quick or options.only:
-            raise UsageError("--quick and --only are for the rules; leave the function out, or them")
+        if options.quick or options.only or options.against != "jax":
+            raise UsageError("--quick, --only and --against are for the rules; leave the function out, or them")
         report = _verify_function(options)
     return _write(report, options)
 
@@ -161,10 +165,8 @@ def _verify_rules(options: argparse.Namespace) -> Any:
             close = get_close_matches(unknown[0], known, 3)
             hint = f"; do you mean {' or '.join(close)}?" if close else f"; families: {', '.join(sorted(FAMILIES))}"
             raise UsageError(f"no primitive or family called {', '.join(unknown)}{hint}")
-    progress = Progress()
-    report = verify_rules(quick=options.quick, only=only, progress=progress)
-    progress.clear()
-    return report
+    with _progress() as progress:
+        return verify_rules(quick=options.quick, only=only, against=options.against, progress=progress)
 
 
 def _verify_function(options: argparse.Namespace) -> Any:
@@ -398,6 +400,17 @@ def _use_four_cpu_devices() -> None:
             jax.config.update("jax_num_cpu_devices", 4)
 
 
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    from tapejax.verify.progress import Bar
+
+    bar = Bar()
+    try:
+        yield bar
+    finally:
+        bar.clear()
+
+
 def _coverage(options: argparse.Namespace) -> int:
     status = 0
     if options.what != "functions":
@@ -429,36 +442,12 @@ def _disagreements(options: argparse.Namespace) -> int:
             raise UsageError(f"no call of a primitive called {', '.join(unknown)}{hint}")
         if options.page:
             raise UsageError("--page writes a whole section: leave --only out")
-    progress = Progress()
-    found = survey(only=only, samples=not options.no_samples, progress=progress)
-    progress.clear()
+    with _progress() as progress:
+        found = survey(only=only, samples=not options.no_samples, progress=progress)
     with _writing():
         if options.page:
             write(found, options.page)
     return _write(found, options)
-
-
-class Progress:
-    """A line that is rewritten in place; silent when nobody watches."""
-
-    def __init__(self) -> None:
-        self.last = 0.0
-        self.start = time.perf_counter()
-
-    def __call__(self, done: int, total: int, name: str) -> None:
-        now = time.perf_counter()
-        if not sys.stderr.isatty() or now - self.last < 0.1:
-            return
-        self.last = now
-        part = done / max(total, 1)
-        bar = "#" * int(30 * part) + "." * (30 - int(30 * part))
-        passed = now - self.start
-        left = f"{passed * (1 - part) / part:4.0f} s left" if part > 0.02 else ""
-        print(f"\r[{bar}] {done}/{total} {left}  {name:<32.32}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if sys.stderr.isatty():
-            print(f"\r{'':<100}\r", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -217,6 +217,10 @@ class ArgumentError(TapejaxError, TypeError, ValueError):
     """An argument of the wrong kind."""
 
 
+class WantsTensorsError(ArgumentError):
+    """An array came where only a Tensor will do: the root of a backward, or what it is with respect to."""
+
+
 class DevicesError(TapejaxError, ValueError):
     """The operands of an op are on different devices."""
 

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from benchmarks import bars, report, sampling, ssm
+from benchmarks import bars, cost, report, sampling, ssm
 from benchmarks.agreement import Disagreement, check
 from benchmarks.contestants import FAMILY, PLACES, load
 from benchmarks.workers import Desk
@@ -156,3 +156,22 @@ def test_the_curve_of_the_state_space_example_is_a_picture():
     assert len(loss) == len(right) == 4
     assert height(loss[0]) < height(loss[-1])  # downwards in an SVG is up
     assert height(right[0]) > height(right[-1])
+
+
+def test_the_cost_on_many_devices_is_the_arithmetic_that_it_says():
+    machine = cost.Machine(flops=1e12, reached=0.5, link=1e9)
+    model = cost.Model("tiny", layers=2, width=10, heads=1, length=100, sequences=64, at_once=4, actions=5)
+    measured = cost.Measured(1e-4, 1e-5, 2e-5, 2e-5, linear=40.0, square=8.0)
+    assert model.parameters == 2400
+    arithmetic, collectives = cost.seconds(8, machine, model)
+    assert arithmetic == pytest.approx(800 * (6 * 2400 + 12 * 2 * 100 * 10) / 5e11)
+    assert collectives == pytest.approx(2 * 6 * 2400 * 7 / 8 / 1e9)  # eight sequences, four at a time
+    assert cost.python(8, measured, model)["eager, op by op"] == pytest.approx(2 * 10 * 1e-4)
+    by_way = {(row["devices"], row["way"]): row for row in cost.times(measured, machine, model)}
+    assert by_way[4096, "jitted tape"]["added"] == by_way[4096, "jax.jit"]["added"]
+    assert by_way[4096, "eager, op by op"]["added"] > by_way[8, "eager, op by op"]["added"] >= 0
+    kept = {(row["devices"], row["parameters"], row["policy"]): row for row in cost.memory(measured, model)}
+    one = kept[256, "fully sharded", "everything kept"]
+    assert one["kept"] == 2 * (40 * 1000 + 8 * 100**2) / 2  # one sequence of 1,000 numbers, two layers, in bfloat16
+    assert one["state"] == 16 * 2400 / 256
+    assert kept[256, "replicated", "layers checkpointed"]["kept"] < one["kept"]

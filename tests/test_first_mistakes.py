@@ -147,6 +147,7 @@ def test_the_command_line_ends_quietly_when_nobody_reads_on():
     assert complaint == ""
 
 
+@pytest.mark.skipif("jax.default_backend() != 'cpu'", reason="the name of a CPU is looked for")
 def test_devices_of_a_cpu_that_are_many_are_called_simulated(monkeypatch):
     from tapejax.verify import report, suite
 

@@ -97,10 +97,16 @@ class Candidate:
 
 
 class MemoryPlan:
-    """A function with the schedule that was chosen for it: call it like the function; print it for the reasons."""
+    """A function with the schedule that was chosen for it: call it like the function; print it for the reasons.
 
-    def __init__(self, call: Callable[..., Any], chosen: Candidate, candidates: list[Candidate], budget: int, n: int):
-        self._call, self.chosen, self.candidates, self.budget_bytes, self.pieces = call, chosen, candidates, budget, n
+    kept: the bytes that each piece (each function of a list) keeps for its backward if nothing is checkpointed, on one device.
+    """
+
+    def __init__(
+        self, call: Callable[..., Any], chosen: Candidate, candidates: list[Candidate], budget: int, kept: list[int]
+    ):
+        self._call, self.chosen, self.candidates, self.budget_bytes = call, chosen, candidates, budget
+        self.kept, self.pieces = tuple(kept), len(kept)
 
     @property
     def bytes(self) -> int:
@@ -170,7 +176,7 @@ def plan_memory(
     call: Callable[..., Any] = Sequential(chain, segments, chosen.slots, None, verify)
     if cut is not None:
         call = cut.function if chosen.name == "none" else cut.around(call)
-    return MemoryPlan(call, chosen, _worth_showing(candidates, chosen), budget_bytes, len(chain))
+    return MemoryPlan(call, chosen, _worth_showing(candidates, chosen), budget_bytes, kept)
 
 
 def _candidates(kept: list[int], states: list[int]) -> list[Candidate]:

@@ -18,6 +18,7 @@ from tapejax.errors import (
     ReplayError,
     RequiresGradError,
     SeedError,
+    WantsTensorsError,
     WrongTapeError,
 )
 from tapejax.fusion.sealed import ONES
@@ -252,7 +253,7 @@ def _pairs(root: Any, seed: Any) -> tuple[list[Tensor], list[Any]]:
     roots = list(root) if several else [root]
     for one in roots:
         if not isinstance(one, Tensor):
-            raise ArgumentError(
+            raise WantsTensorsError(
                 f"backward needs a Tensor, not {type(one).__name__}",
                 at=user_line(),
                 fix="compute the root from tapejax.tensor(..., requires_grad=True) with tapejax functions; float(x) and x.item() leave the tape",
@@ -306,7 +307,7 @@ def _leaves(wrt: Any) -> Sequence[Tensor]:
     leaves = jax.tree_util.tree_leaves(wrt, is_leaf=lambda leaf: isinstance(leaf, Tensor))
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
-            raise ArgumentError(f"wrt takes Tensors, not {type(leaf).__name__}", at=user_line())
+            raise WantsTensorsError(f"wrt takes Tensors, not {type(leaf).__name__}", at=user_line())
     return leaves
 
 

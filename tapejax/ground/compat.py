@@ -253,7 +253,7 @@ _RANDOM = frozenset(
 
 def draws_numbers(eqns: Iterable[Any]) -> bool:
     """Whether equations draw random numbers, which depend on settings when they are lowered."""
-    return any(eqn.primitive in _RANDOM for eqn in _all_equations(eqns))
+    return any(eqn.primitive in _RANDOM for eqn in all_equations(eqns))
 
 
 def moves(eqns: Iterable[Any]) -> bool:
@@ -266,15 +266,15 @@ def moves(eqns: Iterable[Any]) -> bool:
 
 def calls_host(eqns: Iterable[Any]) -> bool:
     """Whether equations call back into Python when they run."""
-    return any(eqn.primitive in _host_calls() for eqn in _all_equations(eqns))
+    return any(eqn.primitive in _host_calls() for eqn in all_equations(eqns))
 
 
-def _all_equations(eqns: Iterable[Any]) -> Iterator[Any]:
+def all_equations(eqns: Iterable[Any]) -> Iterator[Any]:
     """Equations, and those of the programs inside them."""
     for eqn in eqns:
         yield eqn
         for inner in jex_core.jaxprs_in_params(eqn.params):
-            yield from _all_equations(jaxpr_parts(inner)[0].eqns)
+            yield from all_equations(jaxpr_parts(inner)[0].eqns)
 
 
 @cached(1)

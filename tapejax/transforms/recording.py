@@ -26,7 +26,14 @@ import numpy as np
 from tapejax.engine import backward as engine
 from tapejax.engine import higher_order
 from tapejax.engine.higher_order import Alias
-from tapejax.errors import TapejaxError
+from tapejax.errors import (
+    ConcreteValueError,
+    MissingGradientError,
+    RequiresGradError,
+    TensorConversionError,
+    WantsArraysError,
+    WantsTensorsError,
+)
 from tapejax.ground import compat
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import as_tensor, is_data, is_tensor, lift, scalar
@@ -190,16 +197,26 @@ def called(function: Any, over_tensors: Callable[[], Any], over_arrays: Callable
 
 @contextmanager
 def _instead_of(refusal: Exception) -> Iterator[None]:
-    """What does not run over arrays either was not written for them: then the refusal of a Tensor is what to tell."""
+    """What does not run over arrays either was not written for them: then the refusal of a Tensor is what to tell.
+
+    Whatever else is raised is the user's own error, or about the program itself: a loop of unknown length, a missing rule.
+    """
     try:
         yield
-    except (TapejaxError, TypeError) as error:
-        if isinstance(error, (TapejaxError, *_UNTRACED)):
-            raise refusal from error
-        raise
+    except _WRITTEN_FOR_TENSORS as error:
+        raise refusal from error
 
 
-_UNTRACED = (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError)
+_WRITTEN_FOR_TENSORS = (
+    WantsArraysError,
+    WantsTensorsError,
+    TensorConversionError,
+    ConcreteValueError,
+    RequiresGradError,
+    MissingGradientError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.ConcretizationTypeError,
+)
 
 
 def is_known_over_arrays(function: Any) -> bool:

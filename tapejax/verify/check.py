@@ -88,6 +88,18 @@ def _ours(function, args, wrt, seed):
 
 
 def _judge(function, args, wrt, seed):
+    results, pullback = _jax_vjp(function, args, wrt)
+    return results, list(pullback([ct for ct in cotangents(results, seed) if ct is not None]))
+
+
+def jax_vjp(function, args, wrt, cts):
+    """(results, gradients) by jax. cts: one for each inexact result."""
+    results, pullback = _jax_vjp(function, args, wrt)
+    inexact_results = [result for result in results if inexact(result)]
+    return results, list(pullback([jnp.asarray(ct, r.dtype) for ct, r in zip(cts, inexact_results, strict=True)]))
+
+
+def _jax_vjp(function, args, wrt):
     chosen = [i for i, wanted in enumerate(wrt) if wanted]
 
     def of_chosen(*values):
@@ -98,8 +110,7 @@ def _judge(function, args, wrt, seed):
         return [r for r in results if inexact(r)], results
 
     _, pullback, results = jax.vjp(of_chosen, *[args[i] for i in chosen], has_aux=True)
-    cts = [ct for ct in cotangents(results, seed) if ct is not None]
-    return results, list(pullback(cts))
+    return results, pullback
 
 
 def compare(got: Sequence[Any], expected: Sequence[Any], rtol: float, what: str) -> Outcome:

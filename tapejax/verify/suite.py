@@ -1,4 +1,4 @@
-"""Check every rule of this installation on its samples: what `tapejax verify` runs."""
+"""Check every rule of this installation on its samples: what `tapejax verify` runs, with and without `--against cpu`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import jax
 
 from tapejax.rules.registry import TABLE, name_of
 from tapejax.verify.check import Outcome, check_finite, check_sample
+from tapejax.verify.platforms import check_on_device, narrow_dtypes, platform_of
 from tapejax.verify.report import RIGHT, WRONG, Findings, plain_json
 from tapejax.verify.samples import FAMILIES, MANY_DEVICES, UNREACHABLE
 from tapejax.verify.samples.base import Sample
 
 WIDE = ("float64", "complex128")
+SINGLE = ("float32", "complex64")
+HALF = ("bfloat16", "float16")
 
 
 @dataclass(slots=True)
@@ -25,9 +28,9 @@ class Check:
     family: str
     primitive: str
     number: int
-    against: str  # "jax", "jax, order 2" or "finite"
+    against: str  # "jax", "jax, order 2", "finite" or "cpu float64"
     dtype: str
-    run: Callable[[], Outcome]
+    run: Callable[[], Outcome | None]  # None: this sample is not for this dtype
 
 
 @dataclass(slots=True)
@@ -54,6 +57,8 @@ class SuiteReport(Findings):
     seconds: float
     device: str = field(default_factory=lambda: describe_device())
     quick: bool = False
+    against: str = "jax"
+    left_out: list[str] = field(default_factory=list)  # rules whose samples have a dtype of their own
 
     @property
     def ok(self) -> bool:
@@ -65,7 +70,7 @@ class SuiteReport(Findings):
 
     @property
     def title(self) -> str:
-        return "tapejax verify --quick" if self.quick else "tapejax verify"
+        return f"tapejax verify{' --against cpu' * (self.against == 'cpu')}{' --quick' * self.quick}"
 
     @property
     def verdict_line(self) -> str:
@@ -80,24 +85,27 @@ class SuiteReport(Findings):
             "device": self.device,
             "jax": jax.__version__,
             "quick": self.quick,
+            "against": self.against,
             "seconds": self.seconds,
             "unsampled": self.unsampled,
             "results": [asdict(result) for result in self.results],
         })  # fmt: skip
 
     def tables(self) -> list[tuple[str, list[Sequence[str]], list[str]]]:
-        rows: list[Sequence[str]] = [("family", "rules", "checks", "failed", "worst float64", "seconds")]
+        columns = {"worst float64": WIDE} if self.against == "jax" else {"worst float32": SINGLE, "worst half": HALF}
+        rows: list[Sequence[str]] = [("family", "rules", "checks", "failed", *columns, "seconds")]
         verdicts = []
         for family in sorted({result.family for result in self.results}):
             mine = [result for result in self.results if result.family == family]
-            wide = [r.error for r in mine if r.dtype in WIDE and r.against != "finite" and r.ok]
             failed = sum(not result.ok for result in mine)
             rules = str(len({result.primitive for result in mine}))
             seconds = f"{sum(result.seconds for result in mine):.1f}"
-            rows.append((family, rules, str(len(mine)), str(failed), f"{max(wide, default=0.0):.1e}", seconds))
+            errors = [f"{_worst(mine, dtypes):.1e}" for dtypes in columns.values()]
+            rows.append((family, rules, str(len(mine)), str(failed), *errors, seconds))
             verdicts.append(WRONG if failed else RIGHT)
         rules = str(len({(r.family, r.primitive) for r in self.results}))
-        rows.append(("all", rules, str(len(self.results)), str(len(self.failures)), "", f"{self.seconds:.1f}"))
+        empty = [""] * len(columns)
+        rows.append(("all", rules, str(len(self.results)), str(len(self.failures)), *empty, f"{self.seconds:.1f}"))
         return [("", rows, [*verdicts, "total"])]
 
     def remarks(self) -> list[tuple[str, str]]:
@@ -107,7 +115,25 @@ class SuiteReport(Findings):
         for family, devices in MANY_DEVICES.items():
             if jax.device_count() < devices:
                 found.append(("not run", f"{family}: needs {devices} devices, this machine has {jax.device_count()}"))
+            elif self.against == "cpu" and not _on_cpu():
+                found.append(
+                    ("not run", f"{family}: its mesh is of the default devices; `tapejax verify` checks it there")
+                )
+        if self.against == "cpu":
+            found += self._about_the_device()
         return found + [("unchecked", f"{name}: a rule with no sample") for name in self.unsampled]
+
+    def _about_the_device(self) -> list[tuple[str, str]]:
+        platform = platform_of(jax.devices()[0])
+        found = [("fine", f"{platform.units:g} units of rounding ({platform.source}); {platform.of_products()}")]
+        if _on_cpu():
+            found.append(("note", "there is no accelerator: float32 on the CPU was compared with float64 on the CPU"))
+        moved = sorted({result.primitive for result in self.results if result.ok and result.message})
+        if moved:
+            found.append(("unchecked", f"one sample or more, which rounding alone moves: {', '.join(moved)}"))
+        if self.left_out:
+            found.append(("not run", f"samples with float64 in their own code: {', '.join(self.left_out)}"))
+        return found
 
     def __str__(self) -> str:
         [(_, rows, _)] = self.tables()
@@ -121,24 +147,38 @@ class SuiteReport(Findings):
         return "\n".join(lines)
 
 
+def _worst(results: Sequence[Result], dtypes: Sequence[str]) -> float:
+    return max([r.error for r in results if r.dtype in dtypes and r.against != "finite" and r.ok], default=0.0)
+
+
+def _on_cpu() -> bool:
+    return jax.devices()[0].platform == "cpu"
+
+
 def describe_device() -> str:
     device = jax.devices()[0]
     simulated = ", simulated" if device.platform == "cpu" and jax.device_count() > 1 else ""
     return f"{jax.device_count()} x {device.device_kind} ({device.platform}{simulated})"
 
 
-def checks(*, quick: bool = False, only: Sequence[str] | None = None) -> list[Check]:
-    """What there is to check. quick: the first sample of each rule, in float64, first order."""
+def checks(*, quick: bool = False, only: Sequence[str] | None = None, against: str = "jax") -> list[Check]:
+    """What there is to check. quick: the first sample of each rule, in one dtype, first order.
+
+    against: "jax" for jax.vjp and differences on this device; "cpu" for float64 on the CPU.
+    """
+    checks_of = _checks_of if against == "jax" else _checks_against_cpu
     found = []
     for family, samples in FAMILIES.items():
-        if jax.device_count() < MANY_DEVICES.get(family, 1):
+        if jax.device_count() < MANY_DEVICES.get(family, 1) or (
+            family in MANY_DEVICES and against == "cpu" and not _on_cpu()
+        ):
             continue
         for primitive, entries in samples.items():
             name = name_of(primitive)
             if only and name not in only and family not in only:
                 continue
             for number, sample in enumerate(entries[:1] if quick else entries):
-                found.extend(_checks_of(family, name, number, sample, quick))
+                found.extend(checks_of(family, name, number, sample, quick))
     return found
 
 
@@ -162,12 +202,22 @@ def _checks_of(family: str, name: str, number: int, sample: Sample, quick: bool)
         yield check("finite", "float64", lambda: check_finite(sample))
 
 
+def _checks_against_cpu(family: str, name: str, number: int, sample: Sample, quick: bool) -> Iterator[Check]:
+    for dtype in narrow_dtypes(sample, quick):
+        run = lambda dtype=dtype: check_on_device(sample, dtype)
+        yield Check(family, name, number, "cpu float64", dtype, run)
+
+
 def verify_rules(
-    *, quick: bool = False, only: Sequence[str] | None = None, progress: Callable[[int, int, str], None] | None = None
+    *,
+    quick: bool = False,
+    only: Sequence[str] | None = None,
+    against: str = "jax",
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> SuiteReport:
-    """Check every rule on its samples against jax.vjp, order 1 and 2, and finite differences."""
+    """Check every rule on its samples against jax.vjp, order 1 and 2, and finite differences; or against float64 on the CPU."""
     start = time.perf_counter()
-    todo = checks(quick=quick, only=only)
+    todo = checks(quick=quick, only=only, against=against)
     results = []
     for done, check in enumerate(todo):
         if progress is not None:
@@ -179,13 +229,16 @@ def verify_rules(
             outcome = Outcome(
                 False, float("inf"), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             )
+        if outcome is None:
+            continue
         results.append(
             Result(
                 check.family, check.primitive, check.number, check.against, check.dtype,
                 outcome.ok, outcome.error, outcome.message, time.perf_counter() - begun,
             )
         )  # fmt: skip
+    left_out = sorted({check.primitive for check in todo} - {result.primitive for result in results})
     sampled = {name_of(p) for samples in FAMILIES.values() for p, entries in samples.items() if entries}
     rules = {entry.name for entry in TABLE.values() if entry.kind == "rule"}
     unsampled = [] if only else sorted(rules - sampled - set(UNREACHABLE))
-    return SuiteReport(results, unsampled, time.perf_counter() - start, quick=quick)
+    return SuiteReport(results, unsampled, time.perf_counter() - start, quick=quick, against=against, left_out=left_out)

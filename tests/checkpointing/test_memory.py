@@ -1,8 +1,13 @@
 """plan_memory: what it promises is what is measured, and the gradients are the same."""
 
+import re
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
+from jax.ad_checkpoint import print_saved_residuals
 
 import tapejax as tj
 import tapejax.numpy as tnp
@@ -74,3 +79,48 @@ def test_a_single_function_is_cut_by_itself(x):
     np.testing.assert_allclose(ours[W], want[W], rtol=1e-4)
     with pytest.raises(errors.ArgumentError, match="structure"):
         plan((tree, 1))
+
+
+def dense(w, x):
+    return jnp.tanh(x @ w)
+
+
+def normalised(w, x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * w
+
+
+def attention(w, x):
+    return jax.nn.softmax(x @ w @ x.T) @ x
+
+
+LAYERS = [dense, normalised, attention]
+
+
+def residuals_of(layer, w, x, capsys):
+    """The bytes that jax keeps for the backward of a layer, arguments left out, as it prints them."""
+    print_saved_residuals(layer, w, x)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "from the argument" not in line]
+    shapes = [re.match(r"(f32|f64)\[([\d,]*)\]", line) for line in lines]
+    return sum(
+        int(shape[1][1:]) // 8 * np.prod([int(n) for n in shape[2].split(",") if n]) for shape in shapes if shape
+    )
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_no_layer_keeps_more_than_jax_says_that_it_does(layer, capsys):
+    drawn = np.random.default_rng(0)
+    x = drawn.normal(size=(16, 16)).astype("f")
+    w = drawn.normal(size=(16,) if layer is normalised else (16, 16)).astype("f")
+    by_jax = residuals_of(layer, w, x, capsys)
+    assert by_jax == sum(leaf.nbytes for leaf in inner_leaves(layer, w, x))
+    weight = tj.tensor(w, requires_grad=True)
+    plan = tj.plan_memory([lambda y: tj.lift(layer)(weight, y)], (tj.tensor(x, requires_grad=True),), 10**9)
+    assert plan.pieces == len(plan.kept) == 1
+    assert 0 < plan.kept[0] <= by_jax
+
+
+def inner_leaves(layer, w, x):
+    """What jax.vjp holds, without the arguments."""
+    held = [leaf for leaf in jax.tree.leaves(jax.vjp(layer, w, x)[1]) if isinstance(leaf, jax.Array)]
+    return [leaf for leaf in held if not any(leaf.shape == y.shape and (leaf == y).all() for y in (w, x))]

@@ -174,3 +174,22 @@ def test_a_function_that_runs_neither_way_says_what_was_wrong_over_tensors():
 
     with pytest.raises(errors.GivenToJaxError, match="sum"):
         tj.grad(f)(X)
+
+
+def test_over_arrays_an_error_about_the_program_or_of_the_users_own_comes_out():
+    def grows(x):
+        return jax.lax.while_loop(lambda c: c < 3.0, lambda c: c * 1.5, x)
+
+    def refuses(x):
+        jnp.sin(x)
+        raise errors.ArgumentError("the user's own")
+
+    def tridiagonal(x):
+        return jnp.sum(jax.lax.linalg.tridiagonal(jnp.outer(x, x))[0])
+
+    with pytest.raises(errors.UnknownLengthError):
+        jax.jit(tj.grad(grows))(1.0)
+    with pytest.raises(errors.ArgumentError, match="the user's own"):
+        tj.grad(refuses)(1.0)
+    with pytest.raises(errors.RefusedPrimitive):
+        tj.grad(tridiagonal)(X)
