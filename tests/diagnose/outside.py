@@ -1,4 +1,4 @@
-"""More programs that were written, with their answers, before their author had read tapejax.diagnose.
+"""More programs that were written, with their answers, before their author had read how tapejax.diagnose searches.
 
 They are what people meet: libraries, lanes, half precision, distributions at the edge of their support, masks. The answers come from
 the definitions in `catalogue.py` and from the mathematics. jax.grad alone said that each is bad, or healthy.

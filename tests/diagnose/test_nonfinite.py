@@ -26,6 +26,8 @@ def params(cases):
 
 @pytest.mark.parametrize("case", params(BAD))
 def test_where_it_is_born(case):
+    if case.name == "cross_entropy_of_masked_classes":
+        jax.clear_caches()  # jax 0.12 keeps the line at which its own jitted product was first traced
     report = tj.find_nonfinite(case.function, *case.args, **case.options)
     born = report.born
     assert not report.ok
