@@ -169,7 +169,8 @@ def graph_of(
             tensors[number].shape, tensors[number].dtype = tuple(like.shape), str(like.dtype)
     for info in infos:
         info.text = _TENSOR.sub(lambda found: _name(found, tensors), info.text)
-    return Graph(infos, tensors, *(regions_of(infos, actions) if len(infos) > REGIONS_ABOVE else ()))
+    regions, bundles = regions_of(infos, actions) if len(infos) > REGIONS_ABOVE else ([], [])
+    return Graph(infos, tensors, regions, bundles)
 
 
 _TENSOR = re.compile(r"%(\d+)|TensorId\((\d+)\)")
