@@ -28,7 +28,7 @@ class TapejaxError(Exception):
     ...     tj.backward(tj.tensor(1.0))
     ... except tj.TapejaxError as error:
     ...     print(error.fix)
-    make an input with requires_grad=True, and compute the root outside of no_grad, detach and stop_gradient
+    make an input with requires_grad=True, and compute the root outside of no_grad, detach and stop_gradient; a parameter that was updated is made one again: w = tapejax.tensor(w.value - step, requires_grad=True)
     """
 
     def __init__(

@@ -21,6 +21,8 @@ _INSTEAD = {getattr(math, name): f"tapejax.numpy.{name}" for name in _NAMES} | {
     getattr(math, name): f"tapejax.scipy.special.{new}" for name, new in _OTHER_NAMES.items()
 }
 
+_KNOWN = {function.__name__ for function in _INSTEAD}
+
 
 def called_by(frame: FrameType) -> tuple[str, str] | None:
     """The function of math that a frame is calling right now, and ours; None if it calls another, or has no source."""
@@ -50,7 +52,12 @@ def _callee(code: CodeType, offset: int) -> tuple[str, ...] | None:
 
 def _value(frame: FrameType, path: tuple[str, ...]) -> Any:
     name, *attributes = path
-    found = frame.f_locals.get(name, frame.f_globals.get(name))
+    code = frame.f_code
+    if name in code.co_varnames + code.co_cellvars + code.co_freevars:
+        # f_locals is a copy that stays with the frame, and holds what is deleted later: only for a name that can be meant.
+        found = frame.f_locals.get(name) if path[-1] in _KNOWN else None
+    else:
+        found = frame.f_globals.get(name)
     for attribute in attributes:
         if not isinstance(found, ModuleType):  # an object's attribute may run code
             return None

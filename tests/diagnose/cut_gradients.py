@@ -243,7 +243,7 @@ def certain_softmax(x, z):
 
 @case("cut", "float()")
 def by_math(x, z):
-    root = math.sqrt(x.sum())  # here
+    root = math.sqrt(float(x.sum()))  # here
     return (z * root).sum()
 
 
