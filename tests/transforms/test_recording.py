@@ -174,3 +174,13 @@ def test_a_function_that_runs_neither_way_says_what_was_wrong_over_tensors():
 
     with pytest.raises(errors.GivenToJaxError, match="sum"):
         tj.grad(f)(X)
+
+
+def test_a_library_that_knows_arrays_and_not_tensors_gets_arrays():
+    chex = pytest.importorskip("chex")
+
+    def f(x):
+        chex.assert_axis_dimension(x, axis=0, expected=len(X))
+        return x @ x
+
+    np.testing.assert_allclose(tj.grad(f)(X), 2 * X, rtol=1e-6)
