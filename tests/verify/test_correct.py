@@ -29,7 +29,7 @@ def marks(number, name):
     [pytest.param(name, id=name.replace(" ", "_"), marks=marks(number, name)) for number, name in enumerate(CASES)],
 )
 def test_it_is_silent(name):
-    silent(*CASES[name])
+    check_that_it_is_silent(*CASES[name])
 
 
 def marks_of_others(number, name):
@@ -49,10 +49,10 @@ def marks_of_others(number, name):
     ],
 )
 def test_it_is_silent_on_what_others_gathered(name):
-    silent(*correct_others.CASES[name])
+    check_that_it_is_silent(*correct_others.CASES[name])
 
 
-def silent(library, make):
+def check_that_it_is_silent(library, make):
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     function, arguments = make()
