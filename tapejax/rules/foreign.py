@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import jax
 import jax.numpy as jnp
 
@@ -24,9 +26,13 @@ class ForeignRule:
         self.doc = f"{name}: differentiated by its own jax rule"
 
     def specialise(self, eqn, in_avals, out_avals, active_in, tools) -> RuleCall:
+        function = compat.equation_as_function(eqn.origin)
         try:
-            return vjp_step(compat.equation_as_function(eqn.origin), in_avals, out_avals, active_in)
+            return vjp_step(function, in_avals, out_avals, active_in)
         except NotImplementedError as cause:
+            if tools.options.linear:
+                with suppress(NotImplementedError):
+                    return transpose_step(function, in_avals, out_avals, active_in)
             raise MissingRule(
                 f"no reverse rule for `{eqn.name}`, neither ours nor jax's",
                 at=eqn.line,
@@ -98,3 +104,23 @@ def vjp_step(function, in_avals, out_avals, active_in) -> RuleCall:
         return in_cts
 
     return RuleCall(saves_in, saves_out, backward, forward, tuple(program.avals[slot] for slot in extras))
+
+
+def transpose_step(function, in_avals, out_avals, active_in) -> RuleCall:
+    """A Step for a primitive that has a transpose rule only, as the tangent of a custom_jvp may: it is linear in what is active."""
+    wanted = [i for i, active in enumerate(active_in) if active]
+    others = tuple(i for i, active in enumerate(active_in) if not active)
+
+    def backward(saved, cts):
+        full = dict(zip(others, saved, strict=True))
+
+        def linear(*values):
+            operands = full | dict(zip(wanted, values, strict=True))
+            return list(function(*[operands[i] for i in range(len(in_avals))]))
+
+        filled = [zeros_like(aval) if ct is None else ct for aval, ct in zip(out_avals, cts, strict=True)]
+        pulled = dict(zip(wanted, jax.linear_transpose(linear, *[in_avals[i] for i in wanted])(filled), strict=True))
+        return [pulled.get(i) for i in range(len(in_avals))]
+
+    jax.eval_shape(backward, [in_avals[i] for i in others], list(out_avals))
+    return RuleCall(others, (), backward)

@@ -307,8 +307,12 @@ class Tensor(metaclass=_Hint):
     # -- conversions: explicit, so that nothing leaves the tape unnoticed -------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if (self.requires_grad or isinstance(self.value, Tracer)) and (caller := callers.find()).jax:
-            raise _refused(self, caller) if self.requires_grad else _given(caller)
+        if self.requires_grad or isinstance(self.value, Tracer):
+            caller = callers.find()
+            if caller.jax:
+                raise _refused(self, caller) if self.requires_grad else _given(caller)
+            if self.requires_grad and caller.library is not None:  # it may know jax's arrays, and not Tensors
+                raise _refused(self, caller)
         if self.requires_grad:
             raise TensorConversionError(
                 "a recorded Tensor was about to become a NumPy or JAX array, which would drop it from the tape",

@@ -68,3 +68,20 @@ def test_every_rule_that_is_found_by_name_is_found():
     named = [p for p in listed if p not in TABLE and p.name in TABLE and compat.is_own(p)]
     assert len(named) > 30
     assert all(lookup(primitive) is TABLE[primitive.name] for primitive in named)
+
+
+def test_the_tangent_of_a_custom_jvp_may_have_a_transpose_rule_only():
+    tangent = Primitive("slope_times")
+    tangent.def_impl(lambda slope, dx: slope * dx)
+    tangent.def_abstract_eval(lambda slope, dx: dx)
+    mlir.register_lowering(tangent, mlir.lower_fun(lambda slope, dx: slope * dx, multiple_results=False))
+    ad.primitive_transposes[tangent] = lambda ct, slope, dx: [None, slope * ct]
+
+    sine = jax.custom_jvp(jnp.sin)
+    sine.defjvp(lambda primals, tangents: (sine(*primals), tangent.bind(jnp.cos(primals[0]), tangents[0])))
+    x = jnp.array([0.3, 1.2])
+    f = lambda x: jnp.sum(sine(x) * x)
+    np.testing.assert_allclose(tj.grad(f)(x), jnp.sin(x) + x * jnp.cos(x), rtol=1e-6)
+    np.testing.assert_allclose(tj.grad(f)(x), jax.grad(f)(x), rtol=1e-6)
+    with pytest.raises(tj.errors.MissingRule, match="slope_times"):
+        tj.lift(tangent.bind)(x, tj.tensor(x, requires_grad=True))

@@ -193,3 +193,13 @@ def test_over_arrays_an_error_about_the_program_or_of_the_users_own_comes_out():
         tj.grad(refuses)(1.0)
     with pytest.raises(errors.RefusedPrimitive):
         tj.grad(tridiagonal)(X)
+
+
+def test_a_library_that_knows_arrays_and_not_tensors_gets_arrays():
+    chex = pytest.importorskip("chex")
+
+    def f(x):
+        chex.assert_axis_dimension(x, axis=0, expected=len(X))
+        return x @ x
+
+    np.testing.assert_allclose(tj.grad(f)(X), 2 * X, rtol=1e-6)

@@ -6,9 +6,11 @@ import os
 import pytest
 
 import tapejax as tj
+from tests.verify import correct_others
 from tests.verify.correct import CASES
 
 NEAR = 12  # every so many run by default
+FAR = 30  # every so many of the others run when slow tests do
 ALL = "TAPEJAX_ALL_CASES"  # set: the slow run has all of them; else every third
 SLOW = {"diffrax: ode", "diffrax: adaptive_ode", "lineax: cg_of_lineax", "jax: transformer_block"}
 
@@ -27,7 +29,30 @@ def marks(number, name):
     [pytest.param(name, id=name.replace(" ", "_"), marks=marks(number, name)) for number, name in enumerate(CASES)],
 )
 def test_it_is_silent(name):
-    library, make = CASES[name]
+    check_that_it_is_silent(*CASES[name])
+
+
+def marks_of_others(number, name):
+    known = correct_others.KNOWN.get(name)
+    return [
+        pytest.mark.slow,
+        pytest.mark.skipif(number % FAR > 0 and not os.environ.get(ALL), reason=f"{ALL} is not set"),
+        *([pytest.mark.xfail(reason=known)] if known else []),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, id=name.replace(" ", "_"), marks=marks_of_others(number, name))
+        for number, name in enumerate(correct_others.CASES)
+    ],
+)
+def test_it_is_silent_on_what_others_gathered(name):
+    check_that_it_is_silent(*correct_others.CASES[name])
+
+
+def check_that_it_is_silent(library, make):
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     function, arguments = make()
