@@ -71,7 +71,7 @@ def backward(
     cut = look_for_cuts(root, leaves, tape) if cuts.log.last > tape.epoch.start else {}
     if (looks := alarm.get()) is not None:
         looks.before_backward(root, tape)
-    if leaves is not None and seed is None and type(root) is Tensor and not (retain_tape or create_graph or hooks):
+    if seed is None and type(root) is Tensor and not (cut or retain_tape or create_graph or hooks):
         made_by = root.held
         found = made_by.step(root, leaves, tape) if isinstance(made_by, Composite) else None
         if found is not None:

@@ -62,8 +62,8 @@ class Block(Composite):
     """
 
     __slots__ = (
-        "__weakref__", "brought", "calls", "closed", "device", "devices", "epoch", "home", "lock", "logged", "outside", "precision",
-        "promotion", "ranks", "sealed", "settings", "several", "weak", "x64",
+        "__weakref__", "brought", "calls", "closed", "devices", "epoch", "home", "last", "lock", "logged", "outside", "sealed",
+        "settings", "several", "state", "weak",
     )  # fmt: skip
 
     def __init__(self, tape: Any) -> None:
@@ -77,11 +77,9 @@ class Block(Composite):
         self.closed = False  # whether it takes no more calls
         self.sealed: Sealed | None = None
         self.lock = threading.RLock()
+        self.last = LIMIT - 1  # the place of its last call
         self.settings = settings = Settings.now()
-        self.x64, self.precision, self.promotion, self.ranks = (
-            settings.x64, settings.precision, settings.promotion, settings.ranks,
-        )  # fmt: skip
-        self.device = DEVICE.value
+        self.state = settings.with_device(DEVICE.value)  # of jax, when its calls are made
         self.several = several_devices()
         self.devices: Any = None  # if there are several, those to which what it reads is bound
 
@@ -94,12 +92,12 @@ class Block(Composite):
         the call cannot be deferred then.
         """
         brought, outside = self.brought, self.outside
-        value, needs = tensor.held, tensor.kind.requires_grad
+        value, needs, identity = tensor.held, tensor.kind.requires_grad, tensor.identity
         if tensor.slot is not None:
             if type(value) is Tensor and value.held is self and not needs:
                 return value.slot
-            value = tensor.value
-        handle = tensor.number if needs else -id(value)
+            value, identity = tensor.value, tensor.identity
+        handle = -id(value) if not needs else identity if type(identity) is int else identity.number
         slot = outside.get(handle)
         if slot is None:
             if type(value) not in _CONCRETE:
@@ -108,11 +106,13 @@ class Block(Composite):
                 _CONCRETE.add(type(value))
             if self.several and not self.is_at(value):
                 return None
-            slot = ~len(brought)
+            place = len(brought)
             brought.append(tensor)
-            if brought[~slot] is not tensor:  # another op was deferred in between, by a signal handler or a finalizer
-                slot = ~next(place for place, one in enumerate(brought) if one is tensor)
-            slot = outside.setdefault(handle, slot)
+            if brought[place] is not tensor:  # another op was deferred in between, by a signal handler or a finalizer
+                place = next(place for place, one in enumerate(brought) if one is tensor)
+            slot = outside.setdefault(handle, ~place)
+            if slot == ~place:
+                return slot
         return slot if brought[~slot].held is value else None
 
     def is_at(self, value: Any) -> bool:
@@ -188,13 +188,13 @@ class Block(Composite):
 
     def running(self) -> Any:
         """jax's settings as they were when the calls were made, and no trace around."""
-        if self.settings.is_now() and self.device is DEVICE.value and not is_tracing():
+        if self.settings.is_now() and self.state[1] is DEVICE.value and not is_tracing():
             return NO_CONTEXT
         return self._running()
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        with jax.ensure_compile_time_eval(), self.settings.hold(), jax.default_device(self.device):
+        with jax.ensure_compile_time_eval(), self.settings.hold(), jax.default_device(self.state[1]):
             yield
 
     # -- as one action ----------------------------------------------------------------------------------
@@ -243,51 +243,66 @@ class Block(Composite):
                     del sums[number]
         return True
 
-    def step(self, root: Tensor, wrt: Sequence[Tensor], tape: Tape) -> Gradients | None:
+    def step(self, root: Tensor, wrt: Sequence[Tensor] | None, tape: Tape) -> Gradients | None:
         """A training step that has come before, quickly: this block is all its tape holds, and has yet to run.
 
-        None, and nothing has happened, if it is anything else.
+        wrt: None for everything. None, and nothing has happened, if it is anything else.
         """
         if not tape.is_just(self) or not fusion.everywhere or not root.kind.requires_grad:
             return None
         with self.lock:
             outside = self.outside  # sealing lets go of it
             sealed = self.seal()
-            if sealed.state is not PENDING or sealed.actions is not None:
+            if sealed.now.state is not PENDING or sealed.actions is not None:
                 return None
-            if not outside:
-                outside = {number: slot for slot, number in sealed.owners().items()}
-            numbers = [id if type(id := x.identity) is int else id.number for x in wrt]
-            slots = [outside.get(number) for number in numbers]
-            if None in slots:  # one that was made here, or that is not read here
-                slots = [x.slot if x.held is self else slot for x, slot in zip(wrt, slots, strict=True)]
+            numbers = slots = None
+            if wrt is not None:
+                numbers = [id if type(id := x.identity) is int else id.number for x in wrt]
+                slots = self._slots_of(wrt, numbers, outside or {n: slot for slot, n in sealed.owners().items()})
             held = sealed.held()
-            found = _step(sealed.layout, root.slot, tuple(slots), tuple(held))
+            found = _step(sealed.layout, root.slot, slots, tuple(held))
             if found is None:
                 return None
             both, places = found
+            run = both.run if self.several else both.program
             try:
                 with self.running():
-                    results, gradients = both.run([tensor.held for tensor in sealed.now.inputs], [])
+                    results, gradients = run([tensor.held for tensor in sealed.now.inputs], [])
             except Exception:
                 return None  # the long way, so that what fails is named
             grads = Gradients()
-            grads.sums = {n: gradients[place] for n, place in zip(numbers, places, strict=True) if place is not None}
-            grads.requested = {"roots": [root.number], "wrt": numbers}
+            start = root.number
+            if numbers is None:
+                grads.sums = {start: None}  # the first, as it is where the loop adds up
+                grads.sums.update(zip(sealed.numbers_of(both.backward.outputs), gradients, strict=True))
+            else:
+                grads.sums = {n: gradients[p] for n, p in zip(numbers, places, strict=True) if p is not None}
+            grads.requested = {"roots": [start], "wrt": numbers}
             tape.restart(by="backward()")  # before it is used up: an interrupt must not leave a tape that looks whole
             sealed.consume(self, held, both.places, results)
         return grads
 
+    def _slots_of(self, wrt: Sequence[Tensor], numbers: list[int], outside: dict[int, int]) -> tuple[int | None, ...]:
+        """The slots of tensors here; None for one that is neither read nor made here."""
+        slots = [outside.get(number) for number in numbers]
+        if None in slots:
+            slots = [x.slot if x.held is self else slot for x, slot in zip(wrt, slots, strict=True)]
+        return tuple(slots)
 
-def _step(layout: Layout, root: int, slots: tuple[int | None, ...], held: tuple[int, ...]) -> Any:
-    """The program of a whole step, if it is compiled, and where in its gradients each slot is; None if it is not."""
+
+def _step(layout: Layout, root: int, slots: tuple[int | None, ...] | None, held: tuple[int, ...]) -> Any:
+    """The program of a whole step, if it is compiled, and where in its gradients each slot is; None if it is not.
+
+    slots: those that are wanted, None for all.
+    """
     found = layout.steps.get((root, slots, held))
     if found is None:
-        wanted = {slot for slot in slots if slot is not None}
-        backward = layout.backwards.get(((root,), (True,), in_order(wanted), ()))
-        if root in wanted or backward is None:
+        wanted = None if slots is None else {slot for slot in slots if slot is not None}
+        asked = (None, None) if wanted is None else (in_order(wanted), ())
+        backward = layout.backwards.get(((root,), (True,), *asked))
+        if backward is None or (wanted is not None and root in wanted):
             return None
         places = {slot: place for place, slot in enumerate(backward.outputs)}
-        made = backward.both(held), [places.get(slot) for slot in slots]
+        made = backward.both(held), [places.get(slot) for slot in slots or ()]
         found = layout.steps.keep((root, slots, held), made)
     return found if found[0].together.reason else None

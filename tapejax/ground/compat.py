@@ -215,14 +215,13 @@ class Settings:
         return found
 
     def is_now(self) -> bool:
-        return (
-            self.x64 is _x64.value
-            and self.precision is _precision.value
-            and self.promotion is _promotion.value
-            and self.ranks is _ranks.value
-            and self.partitionable is _partitionable.value
-            and self.prng is _prng.value
-        )
+        return self.values == (
+            _x64.value, _precision.value, _promotion.value, _ranks.value, _partitionable.value, _prng.value,
+        )  # fmt: skip
+
+    def with_device(self, device: Any) -> tuple[Any, ...]:
+        """Those of them that most ops depend on, and the default device: compared at every op."""
+        return self.x64, device, self.precision, self.promotion, self.ranks
 
     def hold(self) -> Any:
         return NO_CONTEXT if Settings.now() is self else self._held()

@@ -21,7 +21,7 @@ import numpy as np
 
 from tapejax.calculus.reverse import Options
 from tapejax.errors import ArgumentError, DeletedError, DevicesError, TensorConversionError, UnknownLengthError, explain
-from tapejax.fusion.block import LIMIT, Block
+from tapejax.fusion.block import Block
 from tapejax.fusion.layout import forget, result_slot
 from tapejax.ground import compat
 from tapejax.ground.caches import register, table
@@ -296,25 +296,17 @@ def apply_plan(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = N
     if (
         block is None
         or block.closed
-        or len(block.calls) >= LIMIT
-        or block.x64 is not X64.value
-        or block.device is not DEVICE.value
-        or block.precision is not PRECISION.value
-        or block.promotion is not PROMOTION.value
-        or block.ranks is not RANKS.value
+        or block.state != (X64.value, DEVICE.value, PRECISION.value, PROMOTION.value, RANKS.value)
     ):
         block = new_block(tape)
     if plan.settings is not block.settings:
         plan = plan.under(block.settings, tensors)
     key: list[Any] = [plan]
     for tensor in tensors:
-        if tensor.held is block:
-            key.append(tensor.slot)
-        else:
-            slot = block.bring(tensor)
-            if slot is None:
-                return run_now(plan, tensors, scope, where)
-            key.append(slot)
+        slot = tensor.slot if tensor.held is block else block.bring(tensor)
+        if slot is None:
+            return run_now(plan, tensors, scope, where)
+        key.append(slot)
     others = None
     if plan.records:
         where = where or user_frame(3)
@@ -339,9 +331,11 @@ def apply_plan(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = N
         if not block.logged:
             tape.log(block)
     elif plan.drops:
-        cuts.dropped(plan.name, tensors, made)
+        cuts.dropped(plan.name, tensors, [made.identity] if plan.n_out == 1 else [one.identity for one in made])
     if block.closed and block.missed(call):
         return run_now(plan, tensors, scope, where)
+    if index >= block.last:
+        block.closed = True
     return made if plan.bare else _tree.tree_unflatten(plan.structure, made if type(made) is list else [made])
 
 
@@ -432,7 +426,7 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
         tape.append(action)
     made = packed(plan, results, numbers, action)
     if plan.drops:
-        cuts.dropped(plan.name, tensors, made)
+        cuts.dropped(plan.name, tensors, numbers)
     return calls.ran(plan.name, tensors, made, action, where) if calls.attending else made
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -65,6 +65,11 @@ class Tiers:
         self.cost = cost
         self.loss = sum([BYTE * part.moved + EQUATION * part.size for part in parts])
 
+    @property
+    def visits(self) -> float:
+        """After how many of them all that compiling well costs is lost."""
+        return self.cost / self.loss if self.loss else math.inf
+
     def jit(self, function: Callable[..., Any], ready: Callable[[Any, Any], None], **options: Any) -> Any:
         """The function, jitted; ready: is told of the one that was compiled quickly and of the one to use from then on."""
         well = jax.jit(function, **options)
@@ -77,30 +82,38 @@ class Tiers:
 class Quick:
     """A jitted function that was compiled quickly.
 
-    well: the same, to be compiled well; aside: the thread that does.
+    well: the same, to be compiled well; aside: the thread that does; visits: how often it has run.
     """
 
-    __slots__ = ("_jitted", "_ready", "_tiers", "aside", "lost", "well")
+    __slots__ = ("_begin", "_jitted", "_ready", "_switch", "aside", "visits", "well")
 
     def __init__(self, jitted: Any, well: Any, tiers: Tiers, ready: Callable[[Any, Any], None]) -> None:
-        self._jitted, self.well, self._tiers, self._ready = jitted, well, tiers, ready
-        self.lost = 0.0
+        self._jitted, self.well, self._ready = jitted, well, ready
+        self._begin, self._switch = math.ceil(BEGIN * tiers.visits), math.ceil(tiers.visits)
+        self.visits = 0
         self.aside: threading.Thread | None = None
 
     def __call__(self, *args: Any) -> Any:
-        lost, price = self.lost, self._tiers.cost
-        if lost >= price:
-            if self.aside is not None and self.aside.is_alive():  # not if an interrupt came before it was started
-                self.aside.join()
-            results = self.well(*args)
-            self._ready(self, self.well)
-            return results
-        if lost >= BEGIN * price and self.aside is None:
-            lowered = self.well.lower(*args)  # jax has it already
-            self.aside = threading.Thread(target=_compile, args=(lowered,), name="tapejax-compile")
-            self.aside.start()
+        visits = self.visits
+        if visits >= self._begin:
+            if visits >= self._switch:
+                return self._well_compiled(args)
+            if self.aside is None:
+                self._compile_aside(args)
         results = self._jitted(*args)
-        self.lost = lost + self._tiers.loss
+        self.visits = visits + 1
+        return results
+
+    def _compile_aside(self, args: Sequence[Any]) -> None:
+        lowered = self.well.lower(*args)  # jax has it already
+        self.aside = threading.Thread(target=_compile, args=(lowered,), name="tapejax-compile")
+        self.aside.start()
+
+    def _well_compiled(self, args: Sequence[Any]) -> Any:
+        if self.aside is not None and self.aside.is_alive():  # not if an interrupt came before it was started
+            self.aside.join()
+        results = self.well(*args)
+        self._ready(self, self.well)
         return results
 
 

@@ -137,8 +137,11 @@ class Composite(TapeAction):
         """Its backward as a whole. False, and nothing has happened, if its actions are to go back one by one."""
         return False
 
-    def step(self, root: Any, wrt: Sequence[Any], tape: Tape) -> Gradients | None:
-        """The whole of a training step that starts at one of its results; None if it has to go the usual way."""
+    def step(self, root: Any, wrt: Sequence[Any] | None, tape: Tape) -> Gradients | None:
+        """The whole of a training step that starts at one of its results; None if it has to go the usual way.
+
+        wrt: None for everything.
+        """
         return None
 
     def backward(self, grads: Gradients) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
 from tapejax.errors import CutGradientError
@@ -178,17 +178,18 @@ def rebuilt(number: int, chain: tuple[int, ...], kind: Any, caller: callers.Call
 # --- what left the tape, for whoever asks why a gradient is missing --------------------------------------
 
 
-class Exit:
+class Exit(NamedTuple):
     """That a recorded Tensor left the tape. made: the number of the Tensor that came of it, 0 if none did.
 
     by_nature: through an op that has no derivative, such as argmax or a comparison.
     """
 
-    __slots__ = ("by_nature", "how", "made", "number", "time", "where")
-
-    def __init__(self, number: int, how: str, made: int, time: int, where: Any, by_nature: bool = False):
-        self.number, self.how, self.made, self.time, self.where = number, how, made, time, where
-        self.by_nature = by_nature
+    number: int
+    how: str
+    made: int
+    time: int
+    where: Any
+    by_nature: bool = False
 
     @property
     def line(self) -> str:
@@ -199,19 +200,16 @@ exits: deque[Exit] = deque(maxlen=4096)
 blocks_without_grad: deque[list[Any]] = deque(maxlen=1024)  # [first number, last number, where]
 
 
-def left(number: int, how: str, made: int = 0) -> None:
+def left(number: int, how: str, made: int = 0, where: Any = None) -> None:
     """Log that a recorded Tensor became a plain value, or one that needs no gradient: its line, not its value."""
-    exits.append(Exit(number, how, made, next_number(), user_frame(3)))
+    exits.append(Exit(number, how, made, next_number(), where or user_frame(3)))
 
 
-def dropped(op: str, tensors: Sequence[Any], made: Any) -> None:
-    """Log that recorded Tensors went into an op that has no derivative."""
+def dropped(op: str, tensors: Sequence[Any], made: Sequence[int]) -> None:
+    """Log that recorded Tensors went into an op that has no derivative; made: the numbers of what came of it."""
     where, time = user_frame(3), next_number()
-    results = made if type(made) is list else [made]
-    for tensor in tensors:
-        if tensor.kind.requires_grad:
-            for result in results:
-                exits.append(Exit(tensor.number, op, getattr(result, "_number", 0), time, where, by_nature=True))
+    given = [tensor.number for tensor in tensors if tensor.kind.requires_grad]
+    exits.extend([Exit(number, op, result, time, where, by_nature=True) for number in given for result in made])
 
 
 # --- before a backward --------------------------------------------------------------------------------

@@ -108,8 +108,11 @@ class Tensor(metaclass=_Hint):
     @property
     def value(self) -> Any:
         """The jax.Array (or tracer) itself; using it records nothing."""
-        if self.kind.requires_grad and not is_own(_getframe(1).f_code.co_filename):
-            cuts.left(self.number, ".value")  # for whoever asks why a gradient is missing
+        if self.kind.requires_grad:
+            frame = _getframe(1)
+            code = frame.f_code
+            if not is_own(code.co_filename):
+                cuts.left(self.number, ".value", where=(code, frame.f_lasti))  # why a gradient may be missing
         if self.slot is not None:
             value = self.held
             if isinstance(value, Composite):
