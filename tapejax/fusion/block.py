@@ -186,11 +186,13 @@ class Block(Composite):
         if tape is not None and tape.block is self:
             tape.block = None
 
+    def is_as_it_was(self) -> bool:
+        """Whether jax's settings are as they were when the calls were made, and there is no trace around."""
+        return self.settings.is_now() and self.state[1] is DEVICE.value and not is_tracing()
+
     def running(self) -> Any:
         """jax's settings as they were when the calls were made, and no trace around."""
-        if self.settings.is_now() and self.state[1] is DEVICE.value and not is_tracing():
-            return NO_CONTEXT
-        return self._running()
+        return NO_CONTEXT if self.is_as_it_was() else self._running()
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -248,7 +250,7 @@ class Block(Composite):
 
         wrt: None for everything. None, and nothing has happened, if it is anything else.
         """
-        if not tape.is_just(self) or not fusion.everywhere or not root.kind.requires_grad:
+        if not (tape.is_just(self) and fusion.everywhere and root.kind.requires_grad and self.is_as_it_was()):
             return None
         with self.lock:
             outside = self.outside  # sealing lets go of it
@@ -266,8 +268,7 @@ class Block(Composite):
             both, places = found
             run = both.run if self.several else both.program
             try:
-                with self.running():
-                    results, gradients = run([tensor.held for tensor in sealed.now.inputs], [])
+                results, gradients = run([tensor.held for tensor in sealed.now.inputs], [])
             except Exception:
                 return None  # the long way, so that what fails is named
             grads = Gradients()

@@ -167,12 +167,12 @@ def made_by_going_back(source: Any) -> MadeAt:
 
 
 with jax.core.eval_context():  # whoever imports us may be tracing
-    _NO_TRACE = jex_core.get_opaque_trace_state()
+    _NO_TRACE = jex_core.find_top_trace(())
 
 
 def is_tracing() -> bool:
     """Whether jax is tracing here (jit, grad, vmap, ...)."""
-    return jex_core.get_opaque_trace_state() != _NO_TRACE
+    return jex_core.find_top_trace(()) is not _NO_TRACE
 
 
 # jax's settings: `.value` is what holds here and now.
