@@ -6,7 +6,6 @@ it necessary, so that it can be deleted when that release is dropped. Public JAX
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -76,15 +75,12 @@ def custom_body(eqn: Any) -> Any:
     return None if found is None else jaxpr_parts(found)[0]
 
 
-QUICK_COMPILATION = os.environ.get("TAPEJAX_QUICK_COMPILATION", "1") != "0"
-
-
 def quick_compilation() -> dict[str, Any]:
     """Options with which XLA compiles in less time to slower code; none where that is not worth it.
 
     Until 0.10 there is another, older way to emit code for a CPU: it takes half the time.
     """
-    if not QUICK_COMPILATION or jax.default_backend() != "cpu" or jax.process_count() > 1:
+    if jax.default_backend() != "cpu" or jax.process_count() > 1:
         return {}
     options: dict[str, Any] = {"xla_backend_optimization_level": 0}
     if jax.__version_info__ < (0, 11):

@@ -11,6 +11,7 @@ thread begins to do it; when all of it is lost, the next visit has the better pr
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from tapejax.program.program import Eqn, Program
 if TYPE_CHECKING:
     from tapejax.plan.policy import Part
 
+ENABLED = os.environ.get("TAPEJAX_QUICK_COMPILATION", "1") != "0"
 BYTE = 1 / 60e6  # what a byte that is moved loses, in the units of policy.py: at 30 GB/s
 EQUATION = 1 / 2000  # what each equation loses: 1 us
 BEGIN = 0.5  # the share of the price at which the better program is begun
@@ -73,7 +75,7 @@ class Tiers:
     def jit(self, function: Callable[..., Any], ready: Callable[[Any, Any], None], **options: Any) -> Any:
         """The function, jitted; ready: is told of the one that was compiled quickly and of the one to use from then on."""
         well = jax.jit(function, **options)
-        settings = compat.quick_compilation() if self.loss < self.cost else None
+        settings = compat.quick_compilation() if ENABLED and self.loss < self.cost else None
         if not settings:
             return well
         return Quick(jax.jit(function, compiler_options=settings, **options), well, self, ready)

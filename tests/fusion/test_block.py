@@ -653,6 +653,43 @@ def test_every_step_of_a_loop_gives_the_same(asked, explicit):
                 np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("explicit", [False, True])
+def test_every_step_that_asks_for_everything_gives_the_same(explicit):
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+
+    def of(x, w0, w1, shift):
+        h = jnp.tanh(x @ w0) + x + shift
+        return (jnp.tanh(h @ w1) * h).sum()
+
+    dx, dw0, dw1, dh = jax.grad(of, (0, 1, 2, 3))(*[one.value for one in (x, *ws[:2])], jnp.zeros_like(x.value))
+    for visit in range(5):
+        with tj.Tape() if explicit else contextlib.nullcontext():
+            h = tanh(x @ ws[0]) + x
+            loss = (tanh(h @ ws[1]) * h).sum()
+            grads = tj.backward(loss)
+        for one, judge in ((x, dx), (ws[0], dw0), (ws[1], dw1), (h, dh), (loss, np.float32(1))):
+            np.testing.assert_allclose(grads[one], judge, rtol=2e-6, atol=1e-6)
+        assert len(grads) == 10  # three leaves, and what seven ops made
+        assert next(iter(grads)) == loss.id
+        assert grads.has_intermediates
+        assert any(None in key for layout in layouts.values() for key in layout.steps) == (visit > 0)  # the short way
+        with pytest.raises(tj.errors.MissingGradientError, match="no recorded op leads from it"):
+            grads[ws[2] if len(ws) > 2 else leaf(1.0)]
+        grads[loss].delete()  # it is the caller's own
+
+
+def test_a_block_takes_no_more_calls_than_its_limit(monkeypatch):
+    monkeypatch.setattr(block, "LIMIT", 3)
+    x = leaf(2.0)
+    with tj.Tape() as tape:
+        made = [x * 1.5]
+        for _ in range(6):
+            made.append(made[-1] * 1.5)
+        assert [len(entry.seal().calls) for entry in tape.entries()] == [3, 3, 1]
+        assert len(tape) == 7
+        np.testing.assert_allclose(tape.backward(made[-1])[x], 1.5**7)
+
+
 @pytest.mark.parametrize("shape", [lambda x, w: x, lambda x, w: {"x": x, "rest": [w]}, lambda x, w: (x, (w, x))])
 def test_a_step_may_ask_for_one_tensor_or_for_a_tree(shape):
     x, ws = leaf(np.ones((2, 3), "f")), params()
