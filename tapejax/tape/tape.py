@@ -317,8 +317,8 @@ class AmbientTape(Tape):
         self._limit = 64
 
     def log(self, block: Any) -> None:
-        # The last one may be over by now; if these calls read a result of it, the one before it is.
-        self._log[-2:] = [entry for entry in self._log[-2:] if not _is_over(entry)]
+        if self._log:  # the last one may be over by now; if these calls read a result of it, the one before it is
+            self._log[-2:] = [entry for entry in self._log[-2:] if not _is_over(entry)]
         self._log.append(ref(block))
         block.logged = True
         if len(self._log) > self._limit:
