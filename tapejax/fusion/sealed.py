@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -48,16 +49,15 @@ class Outcome:
     shardings: of what is from outside, once it ran: its gradients are to have the same.
     """
 
-    __slots__ = ("errors", "forward", "inputs", "kept", "order", "owners", "places", "results", "shardings", "state")
+    forward: Forward | None = None
+    kept: list[Any] | None = None
+    results: Sequence[Any] = ()
+    places: Mapping[int, int] = MappingProxyType({})
+    errors: Mapping[int, Exception] = MappingProxyType({})
+    shardings: Shardings = None
 
     def __init__(self, state: str, owners: list[Any], order: tuple[int, ...], inputs: Sequence[Tensor] = ()) -> None:
         self.state, self.owners, self.order, self.inputs = state, owners, order, inputs
-        self.forward: Forward | None = None
-        self.kept: list[Any] | None = None
-        self.results: list[Any] = []
-        self.places: dict[int, int] = {}
-        self.errors: dict[int, Exception] = {}
-        self.shardings: Shardings = None
 
 
 class Sealed:
@@ -270,7 +270,7 @@ class Sealed:
             env.update(zip(call.kept, values, strict=True))
         return [env[slot] for slot in backward.read]
 
-    def consume(self, block: Block, held: dict[int, Tensor], places: dict[int, int], results: list[Any]) -> None:
+    def consume(self, block: Block, held: dict[int, Tensor], places: Mapping[int, int], results: Sequence[Any]) -> None:
         """Its forward and its backward ran as one program: hand out the values; nothing has to be kept."""
         used = Outcome(CONSUMED, self.now.owners, self.now.order)
         used.places, used.results = places, results
@@ -297,7 +297,7 @@ class Sealed:
         for slot, tensor in held.items():
             if slot not in now.errors:
                 self.hand_to(block, tensor, results[places[slot]])
-        now.places, now.results = {}, []  # in this order: see Block.settle
+        now.places, now.results = {}, ()  # in this order: see Block.settle
         block.leave()
 
     def hand_to(self, block: Block, tensor: Tensor, value: Any) -> None:

@@ -143,7 +143,11 @@ class Tape(Entered):
 
     def is_just(self, block: Any) -> bool:
         """Whether these calls are all it holds."""
-        return len(self._log) == 1 and _referred(self._log[0]) is block
+        log = self._log
+        if len(log) != 1:
+            return False
+        entry = log[0]
+        return (entry() if type(entry) is ref else entry) is block
 
     def entries(self) -> list[Any]:
         """The log: actions, and stretches of it that are pending."""

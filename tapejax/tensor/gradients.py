@@ -79,7 +79,8 @@ class Gradients:
         self.sums[number] = gradient
 
     def __getitem__(self, key: Tensor | TensorId) -> Any:
-        found = self.sums.get(key.number if type(key) is Tensor else _number(key))
+        id = key.identity if type(key) is Tensor else _number(key)
+        found = self.sums.get(id if type(id) is int else id.number)  # type: ignore[union-attr]
         if found is None:
             frozen = isinstance(key, Tensor) and not key.requires_grad and jnp.issubdtype(key.dtype, jnp.inexact)
             raise MissingGradientError(
