@@ -8,18 +8,30 @@ from time import perf_counter, process_time
 from typing import Any
 
 SHORTEST = 20e-3  # seconds that a sample lasts at least
+WARM_UP_CALLS, WARM_UP_SECONDS = 300, 1.0
 # The tape compiles a structure quickly first, and well when it has come often: some thousand times if it is small.
-WARM_UP_CALLS, WARM_UP_SECONDS = 3000, 4.0
+PATIENCE = 60.0  # seconds that this may take at most
 
 
 def warm(call: Callable[[], Any], calls: int = WARM_UP_CALLS, seconds: float = WARM_UP_SECONDS) -> Any:
-    """Call it until nothing is new to it, or for some seconds; what it returned last."""
+    """Call it until little is new to it: so many times, or for a while; what it returned last."""
     begin, result = perf_counter(), call()
     for n in range(1, calls):
         if n >= 5 and perf_counter() - begin > seconds:
             break
         result = call()
     return result
+
+
+def settle(
+    call: Callable[[], Any], runs_quick: Callable[[Callable[[], Any]], bool], patience: float = PATIENCE
+) -> bool:
+    """Call it until it runs by well-compiled programs only; False: it does not yet, and patience is at an end."""
+    begin = perf_counter()
+    while runs_quick(call):
+        if perf_counter() - begin > patience:
+            return False
+    return True
 
 
 def calibrate(call: Callable[[], Any], shortest: float = SHORTEST) -> int:

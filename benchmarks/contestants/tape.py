@@ -13,6 +13,7 @@ from benchmarks.contestants.base import Entry
 from benchmarks.contestants.jax_itself import Jax, is_scalar, wait
 from benchmarks.words import jax_words, tape_words
 from benchmarks.workloads import Workload
+from tapejax.plan.executables import shelf
 from tapejax.transforms import reverse_mode as transforms
 
 
@@ -34,10 +35,32 @@ class Tapejax(Jax):
 
         def gradient():
             out = run(words, params, data)
-            grads = tj.backward(out, wrt=params)
+            grads = self.backward(out, params)
             return wait((out.value, [grads[param] for param in params]))
 
         return Entry(gradient, forward)
+
+    def backward(self, out: tj.Tensor, params: list[tj.Tensor]) -> tj.Gradients:
+        return tj.backward(out, wrt=params)
+
+    def runs_quick(self, call: Callable[[], Any]) -> bool:
+        return runs_quick(call)
+
+
+class TapejaxDefault(Tapejax):
+    """As it is called without a thought: gradients of everything that the result was computed from."""
+
+    name = "tapejax, no wrt"
+
+    def backward(self, out: tj.Tensor, params: list[tj.Tensor]) -> tj.Gradients:
+        return tj.backward(out)
+
+
+def runs_quick(call: Callable[[], Any]) -> bool:
+    """Whether a call runs by a program that was compiled quickly. Others may be there that nothing asks for again."""
+    last = max((one.last_use for one in shelf.there()), default=0)
+    call()
+    return any(one.is_quick and one.last_use > last for one in shelf.there())
 
 
 class TapejaxCompiled(Tapejax):
