@@ -63,7 +63,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--only", nargs="+", metavar="WORD", default=[], help="measures whose names have one of these words")
     add("--clock", choices=("processor", "wall"), default="processor", help="(default: %(default)s time, all threads)")
     add("--one-thread", action="store_true", help="jax runs programs in the thread that asks (default: as it comes)")
-    add("--warm-up", type=float, default=20.0, help="seconds to wait at most for well-compiled programs, per measure")
+    add("--warm-up", type=float, default=60.0, help="seconds at most to wait until nothing is compiled any more")
     add("--json", metavar="FILE", help="write every sample")
     return parser.parse_args(arguments)
 
@@ -80,8 +80,8 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
             for who, checkout in both.items():
                 answer = checkout.ask("prepare", name, options.warm_up)
                 counts[who] = answer["count"]
-                if answer["quick"]:
-                    print(f"  {who}: still runs a quickly compiled program", file=sys.stderr)
+                if not answer["settled"]:
+                    print(f"  {who}: still compiling; a longer --warm-up may help", file=sys.stderr)
             count = min(counts.values())
             found[name] = {"this": [], "other": []}
             for turn in range(options.rounds):

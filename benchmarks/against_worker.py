@@ -19,7 +19,13 @@ import numpy as np
 import tapejax as tj
 import tapejax.numpy as tnp
 
+try:
+    from tapejax.plan.executables import shelf
+except ImportError:
+    shelf = None  # a version from before there was one
+
 SHORTEST = 20e-3  # seconds of a sample
+CALM_CALLS, CALM_SECONDS = 3000, 4.0  # without anything being compiled: nothing is to come
 LAYERS, WIDTH, BATCH = 6, 32, 32
 
 
@@ -84,34 +90,34 @@ def measures() -> dict[str, Callable[[], Any]]:
 
 
 def prepare(call: Callable[[], Any], patience: float) -> dict[str, Any]:
-    """Warm up until no quickly compiled program runs any more; then how many calls make a sample."""
-    begin = perf_counter()
-    call()
-    took = min(_timed(call, 1, perf_counter) for _ in range(3))
-    least = 3 if took > SHORTEST else 200
-    n = 0
-    while n < least or (is_quick := runs_quick(call)):
-        call()
-        n += 1
+    """Warm up until nothing is compiled for it any more; then how many calls make a sample."""
+    begin = calm_since = perf_counter()
+    calm, is_settled = 0, True
+    while calm < CALM_CALLS and (calm < 5 or perf_counter() - calm_since < CALM_SECONDS):
+        if unsettled(call):
+            calm, calm_since = 0, perf_counter()
+        else:
+            calm += 1
         if perf_counter() - begin > patience:
+            is_settled = False
             break
-    else:
-        is_quick = False
     took = min(_timed(call, 3, perf_counter) for _ in range(3))
-    return {"count": max(1, round(SHORTEST / took)), "quick": bool(is_quick)}
+    return {"count": max(1, round(SHORTEST / took)), "settled": is_settled}
 
 
-def runs_quick(call: Callable[[], Any]) -> bool:
-    """Whether a call runs by a program that was compiled quickly; versions without such programs: no."""
-    try:
-        from tapejax.plan.executables import shelf
-        from tapejax.plan.tiers import Quick  # noqa: F401
-    except ImportError:
+def unsettled(call: Callable[[], Any]) -> bool:
+    """Whether a call compiled a program, or ran by one that will be compiled again; old versions cannot say."""
+    if shelf is None:
         call()
         return False
-    last = max((one.last_use for one in shelf.there()), default=0)
+    before = shelf.there()
+    last, known = max((one.last_use for one in before), default=0), set(map(id, before))
     call()
-    return any(one.is_quick and one.last_use > last for one in shelf.there())
+    return any(id(one) not in known or (is_quick(one) and one.last_use > last) for one in shelf.there())
+
+
+def is_quick(one: Any) -> bool:
+    return getattr(one, "is_quick", False)
 
 
 def _timed(call: Callable[[], Any], count: int, clock: Callable[[], float]) -> float:

@@ -136,9 +136,10 @@ def _pair(results, mode: str, workload: str, ours: str, other: str) -> Spread | 
 
 
 def _unsettled(results, workloads: Sequence[str], ours: str = "tapejax") -> str:
-    """A word about what was measured before it was compiled well."""
-    quick = [name for name in workloads if any(one.startswith(f"{ours}, ") for one in results["workloads"][name].get("quick", ()))]  # fmt: skip
-    return f"still quickly compiled: {', '.join(quick)}" if quick else ""
+    """A word about what was measured while programs were still being compiled for it."""
+    at_work = {f"{ours}, {mode}" for mode in WORDS}
+    found = [name for name in workloads if at_work & set(results["workloads"][name].get("unsettled", ()))]
+    return f"still compiling: {', '.join(found)}" if found else ""
 
 
 def _single(results) -> Row:
@@ -214,7 +215,7 @@ def scale(results: dict[str, Any]) -> Iterator[Row]:
                 continue
             settled = short[tape]["settled"] and long[tape]["settled"]
             value = ratio(added(long[tape], parts), added(short[tape], parts))
-            yield Row(measure, FLAT, value, "" if settled else "some programs are still quickly compiled")
+            yield Row(measure, FLAT, value, "" if settled else "still compiling")
 
 
 def added(row: dict[str, Any], parts: Sequence[str]) -> list[float]:

@@ -54,7 +54,7 @@ class Race:
 
     def run(self, workload: str, names: Sequence[str] | None = None, wanted: Sequence[str] = MODES) -> None:
         """Make everyone (or those named) ready, compare with jax, then measure."""
-        found: dict[str, Any] = {"forward": {}, "gradient": {}, "compiled": {}, "absent": {}, "quick": []}
+        found: dict[str, Any] = {"forward": {}, "gradient": {}, "compiled": {}, "absent": {}, "unsettled": []}
         self.results["workloads"][workload] = found
         modes = self.prepare(workload, self.names if names is None else names, wanted, found)
         for mode in wanted:
@@ -87,7 +87,7 @@ class Race:
                 continue
             if answer["numbers"] is not None:
                 check(f"{name} on {workload}", answer["numbers"], expected)
-            found["quick"] += [f"{name}, {mode}" for mode in answer["quick"]]
+            found["unsettled"] += [f"{name}, {mode}" for mode in answer["unsettled"]]
             modes[name] = answer["modes"]
         return modes
 

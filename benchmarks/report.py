@@ -89,8 +89,8 @@ def workload_tables(name: str, measured: dict[str, Any]) -> Iterator[str]:
             yield f"{title}:\n\n" + time_table(measured[mode])
     if "compilation" in measured:
         yield "compiling:\n\n" + compile_table(measured["compilation"])
-    if measured.get("quick"):
-        yield f"Still quickly compiled when it was timed: {'; '.join(measured['quick'])}."
+    if measured.get("unsettled"):
+        yield f"Still compiling when it was timed: {'; '.join(measured['unsettled'])}."
     if measured.get("absent"):
         yield "\n".join(f"- without {who}: {why}" for who, why in measured["absent"].items())
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 import tapejax as tj
 from benchmarks import sampling
-from benchmarks.contestants.tape import runs_quick
+from benchmarks.contestants.tape import unsettled
 
 SHORT = 1_000  # the blocks that a long chain is made of are those of a short one
 
@@ -59,14 +59,17 @@ def once(length: int, way: Way = WAYS["explicit tape, wrt"]) -> tuple[float, flo
     return (middle - start) / length, (end - middle) / length
 
 
-def chain(length: int, name: str) -> dict[str, Any]:
-    """Seconds per action; settled: whether all programs were compiled well by then."""
+def chain(length: int, name: str, patience: float = sampling.PATIENCE) -> dict[str, Any]:
+    """Seconds per action; settled: whether everything had been compiled by then.
+
+    A chain runs op by op at first, then by programs of many adds; one measured too early would make a longer one look good.
+    """
     way = WAYS[name]
     if (length, name) not in _warm:
         short = length if length <= 10 * SHORT else SHORT + length % SHORT
         for _ in range(3):
             once(short, way)
-        _warm[length, name] = sampling.settle(lambda: once(short, way), runs_quick)
+        _warm[length, name] = sampling.settle(lambda: once(short, way), unsettled, patience)
     gc.collect()
     if not way.collecting:
         gc.disable()

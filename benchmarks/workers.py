@@ -119,26 +119,26 @@ class Desk:
     def prepare(self, name: str, workload: str, wanted: Sequence[str] = ("forward", "gradient")) -> dict[str, Any]:
         """Make ready and warm up.
 
-        {"modes": {mode: calls per sample}, "numbers": (result, gradients) or None, "quick": modes that still run by a
-        program that was compiled quickly}.
+        {"modes": {mode: calls per sample}, "numbers": (result, gradients) or None, "unsettled": modes for which
+        programs were still being compiled when patience was at an end}.
         """
         contestant = self._loaded(name)
         entry = contestant.prepare(self.workloads[workload])
-        numbers, modes, quick = None, {}, []
+        numbers, modes, unsettled = None, {}, []
         for mode in wanted:
             call = getattr(entry, mode)
             if call is None:
                 continue
             sampling.warm(call)
-            if not sampling.settle(call, contestant.runs_quick):
-                quick.append(mode)
+            if contestant.settles and not sampling.settle(call, contestant.unsettled):
+                unsettled.append(mode)
             if mode == "gradient":  # by the programs that will be timed
                 numbers = contestant.canonical(self.workloads[workload], call())
             modes[mode] = sampling.calibrate(call)
         self.entries[name, workload] = entry
         gc.collect()
         gc.freeze()  # so that collecting before each sample is quick
-        return {"modes": modes, "numbers": numbers, "quick": quick}
+        return {"modes": modes, "numbers": numbers, "unsettled": unsettled}
 
     def sample(self, name: str, workload: str, mode: str, count: int) -> tuple[float, float]:
         if (name, workload) not in self.entries:  # after a restart

@@ -46,8 +46,10 @@ class Contestant:
     def prepare(self, workload: Workload) -> Entry:
         raise NotImplementedError
 
-    def runs_quick(self, call: Callable[[], Any]) -> bool:
-        """Call it once: whether it ran by a program that was compiled quickly, and will be compiled well."""
+    settles = False  # it compiles what has come often anew; see `unsettled`
+
+    def unsettled(self, call: Callable[[], Any]) -> bool:
+        """Call it once: whether a program was compiled for it, or it ran by one that will be compiled again."""
         call()
         return False
 

@@ -43,8 +43,10 @@ class Tapejax(Jax):
     def backward(self, out: tj.Tensor, params: list[tj.Tensor]) -> tj.Gradients:
         return tj.backward(out, wrt=params)
 
-    def runs_quick(self, call: Callable[[], Any]) -> bool:
-        return runs_quick(call)
+    settles = True
+
+    def unsettled(self, call: Callable[[], Any]) -> bool:
+        return unsettled(call)
 
 
 class TapejaxDefault(Tapejax):
@@ -56,16 +58,18 @@ class TapejaxDefault(Tapejax):
         return tj.backward(out)
 
 
-def runs_quick(call: Callable[[], Any]) -> bool:
-    """Whether a call runs by a program that was compiled quickly. Others may be there that nothing asks for again."""
-    last = max((one.last_use for one in shelf.there()), default=0)
+def unsettled(call: Callable[[], Any]) -> bool:
+    """Whether a call compiled a program, or ran by one that was compiled quickly and will be compiled well."""
+    before = shelf.there()
+    last, known = max((one.last_use for one in before), default=0), set(map(id, before))
     call()
-    return any(one.is_quick and one.last_use > last for one in shelf.there())
+    return any(id(one) not in known or (one.is_quick and one.last_use > last) for one in shelf.there())
 
 
 class TapejaxCompiled(Tapejax):
     name = "tapejax in jax.jit"
     compiled = True
+    settles = False
 
     def fresh(self, workload: Workload) -> Callable[..., Any]:
         """The step as a function that jax has not seen."""
