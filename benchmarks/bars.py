@@ -147,7 +147,7 @@ def _single(results) -> Row:
     found = {name: _pair(results, "gradient", name, "tapejax", "torch") for name in SINGLE}
     missing = {name: why for name, why in found.items() if isinstance(why, str)}
     if missing:
-        return Row(measure, 1.00, None, "; ".join(f"{name}: {why}" for name, why in missing.items()))
+        return Row(measure, 1.00, None, f"{', '.join(missing)}: {'; '.join(dict.fromkeys(missing.values()))}")
     each = {name: value for name, value in found.items() if isinstance(value, Spread)}
     note = ", ".join(f"{name} {value.median:.2f}" for name, value in each.items())
     return Row(measure, 1.00, _means(each), "; ".join(filter(None, [note, _unsettled(results, SINGLE)])))

@@ -108,7 +108,7 @@ class Race:
     # -- the rest -------------------------------------------------------------------------------------
 
     def compile(self, workload: str) -> None:
-        found = self.ask("jax.jit", "compilation", workload, max(3, self.rounds // 2))
+        found = self.ask("jax.jit", "compilation", workload, max(3, self.rounds // 3))
         self.results["workloads"].setdefault(workload, {})["compilation"] = found
 
     def scale(self, lengths: Sequence[int], ways: Sequence[str], *, weigh: bool = False) -> None:
