@@ -140,6 +140,7 @@ def test_the_highest_point_of_a_step_is_what_it_holds_at_once():
     assert all(3 << 20 < bytes < 6 << 20 for bytes in found)  # never both
 
 
+@pytest.mark.slow
 def test_the_first_steps_are_measured_in_a_process_of_their_own():
     found = first_contact.measure("tapejax", [32, 32])
     assert len(found["processor"]) == len(found["wall"]) == 2
