@@ -115,7 +115,7 @@ class Race:
         """Chains of growing length, in turn, in a process of their own; weigh: their bytes too."""
         times: dict[tuple[int, str], list[dict[str, Any]]] = {(n, way): [] for n in lengths for way in ways}
         with self.apart() as worker:
-            for turn in range(max(3, self.rounds // 3)):
+            for turn in range(max(3, self.rounds // 5)):
                 for length, way in list(times)[:: 1 if turn % 2 == 0 else -1]:
                     times[length, way].append(worker.ask("scale", length, way))
         for length in lengths:
