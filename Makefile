@@ -15,7 +15,7 @@ help:
 	@echo "make test     install, then run the tests"
 	@echo "make test-accelerator   the tests that compute, on the GPU or TPU that jax finds"
 	@echo "make lint     ruff and pyright        make format   ruff format"
-	@echo "make bench    benchmarks against other frameworks"
+	@echo "make bench    speed against jax and other libraries: the table of bars (ARGS=--full: everything)"
 	@echo "make docs     the documentation, in docs/_build/html"
 	@echo "make notebooks   the tutorial in JupyterLab"
 	@echo "make clean    remove the virtual environment and caches"
@@ -60,7 +60,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.installed-bench
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html $(ARGS) docs docs/_build/html

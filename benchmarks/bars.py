@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.statistics import Spread, geometric_mean, ratio, spread
 
 OURS, JAX = "tapejax in jax.jit", "jax.jit"
-NOISE = 1.03  # two equal programs differ by as much from run to run
+SINGLE = ("add", "mul", "matmul", "tanh", "sum", "getitem")
+TORCH = {"mlp_6x32": 0.65, "mlp_6x512": 0.90, "transformer": 0.90, "conv_net": 0.90, "character_gpt": 1.00}
+PEERS = {"MyGrad": 0.50, "HIPS autograd": 0.22, "TensorFlow GradientTape": 0.06, "jax.value_and_grad": 0.025}
+FLAT, MEMORY, BUFFER = 1.2, 1.2, 64  # BUFFER: the least that XLA gives to a buffer
+ACTIONS = (1_000, 1_000_000)
+TAPES = ("explicit tape", "ambient tape")  # with the default backward, the collector on
+WAYS = (*TAPES, "explicit tape, wrt", "explicit tape, wrt, collector off")  # those of scale.py
+PEAKS = ("character_gpt", "conv_net")
 
 
 @dataclass(frozen=True)
@@ -32,53 +40,133 @@ class Row:
 
 def rows(results: dict[str, Any]) -> list[Row]:
     """Every bar, measured or not."""
-    return [*eager(results), *compiled(results), *scale(results)]
+    return [*first_contact(results), *eager(results), *compiled(results), *scale(results), *peak(results)]
+
+
+def needs() -> dict[str, tuple[list[str], list[str]]]:
+    """What the table needs and no more: {workload: (contestants, modes)}; all others need what is compiled only."""
+    found = {name: (["tapejax", OURS, JAX, "torch"], ["gradient"]) for name in (*SINGLE, *TORCH)}
+    more = ["tapejax, no wrt", "bare jitted calls", *PEERS]
+    found["mlp_6x32"] = (["tapejax", OURS, JAX, "torch", *more], ["forward", "gradient"])
+    return found
+
+
+# --- the first steps ---------------------------------------------------------------------------------
+
+
+def first_contact(results: dict[str, Any]) -> Iterator[Row]:
+    """A newcomer's character model: processor time, but for the worst step, which is what somebody waits for."""
+    first = "cold first eager step / first call of jax.jit, character_gpt"
+    many = "30 eager steps over 20 lengths / the same with jax.jit, character_gpt"
+    worst = "worst step after the first visit / median step"
+    cache = "second process with the compilation cache / first, time to the second step"
+    found = results.get("first_contact")
+    if not found:
+        bars = ((first, 1.0), (many, 1.0), (f"{many}, quick tier", 0.6), (worst, 3.0), (cache, 0.3))
+        yield from [Row(measure, bar, None, "left out of this run") for measure, bar in bars]
+        return
+    same, lengths = found["same"], found["lengths"]
+    step = lambda who: [one["processor"][0] for one in same[who]]
+    yield Row(first, 1.0, ratio(step("tapejax"), step(JAX)))
+    total = ratio(*[[sum(one["processor"]) for one in lengths[who]] for who in ("tapejax", JAX)])
+    yield Row(many, 1.0, total, _rounds(lengths[JAX]))
+    yield Row(f"{many}, quick tier", 0.6, total, _rounds(lengths[JAX]))
+    # The run of one length is long enough for the program to be compiled well: that is where it might stall.
+    still = "it is still quickly compiled at the end" if any(one["quick"] for one in same["tapejax"]) else ""
+    yield Row(f"{worst}, one length", 3.0, spread([_worst_step(one["wall"][1:]) for one in same["tapejax"]]), still)
+    again = [_worst_step([one["wall"][at] for at in visited_again()]) for one in lengths["tapejax"]]
+    yield Row(f"{worst}, lengths visited again", 3.0, spread(again), _rounds(lengths[JAX]))
+    steps = [[sum(one["processor"]) for one in found["cache"][which]] for which in ("second", "first")]
+    yield Row(cache, 0.3, ratio(*steps))
+    whole = [[one["in_all"] for one in found["cache"][which]] for which in ("second", "first")]
+    yield Row(f"{cache}, imports included", 0.3, ratio(*whole))
+
+
+def _rounds(each: Sequence[Any]) -> str:
+    return "one round" if len(each) == 1 else ""
+
+
+def _worst_step(seconds: Sequence[float]) -> float:
+    return max(seconds) / statistics.median(seconds)
+
+
+def visited_again() -> list[int]:
+    """The steps of the run over many lengths whose length has been there before."""
+    from benchmarks.first_contact import LENGTHS
+
+    return [at for at, length in enumerate(LENGTHS) if length in LENGTHS[:at]]
 
 
 # --- eager -------------------------------------------------------------------------------------------
 
 
 def eager(results: dict[str, Any]) -> Iterator[Row]:
-    forward = "eager forward with recording / bare jitted calls"
-    yield _against(results, "forward", "mlp_6x32", "bare jitted calls", 1.10, forward)
-    yield _against(results, "gradient", "mlp_6x32", "torch", 0.80)
-    for workload in ("mlp_6x512", "transformer", "conv_net"):
-        yield _against(results, "gradient", workload, "torch", 1.00)
-    yield _against(results, "gradient", "mlp_6x32", "MyGrad", 0.60)
-    yield _against(results, "gradient", "mlp_6x32", "HIPS autograd", 0.25)
-    yield _against(results, "gradient", "mlp_6x32", "TensorFlow GradientTape", 0.20)
-    yield _against(results, "gradient", "mlp_6x32", "jax.value_and_grad", 0.03)
+    yield _against(results, "gradient", "mlp_6x32", JAX, 1.6, ours="tapejax, no wrt")
+    yield _against(results, "gradient", "mlp_6x32", JAX, 1.4)
+    for workload, bar in TORCH.items():
+        yield _against(results, "gradient", workload, "torch", bar)
+    yield _against(results, "forward", "mlp_6x32", "bare jitted calls", 0.90)
+    yield _single(results)
+    for peer, bar in PEERS.items():
+        yield _against(results, "gradient", "mlp_6x32", peer, bar)
 
 
-def _against(results, mode: str, workload: str, other: str, bar: float, measure: str | None = None) -> Row:
-    measure = f"{measure or f'eager forward+backward / {other}'}, {workload}"
+WORDS = {"forward": "eager forward with recording", "gradient": "eager forward+backward"}
+WITH = {"tapejax": "", "tapejax, no wrt": " without wrt"}
+
+
+def _against(results, mode: str, workload: str, other: str, bar: float, ours: str = "tapejax") -> Row:
+    wrt = " with wrt" if other == JAX and not WITH[ours] else WITH[ours]
+    measure = f"{WORDS[mode]}{wrt} / {other}, {workload}"
+    found = _pair(results, mode, workload, ours, other)
+    if isinstance(found, str):
+        return Row(measure, bar, None, found)
+    return Row(measure, bar, found, _unsettled(results, [workload], ours))
+
+
+def _pair(results, mode: str, workload: str, ours: str, other: str) -> Spread | str:
+    """The ratio, or why there is none."""
     measured = results["workloads"].get(workload, {})
     times = measured.get(mode, {})
-    for name in ("tapejax", other):
+    for name in (ours, other):
         if name not in times:
             why = measured.get("absent", {}).get(name) or results["skipped"].get(name) or "left out of this run"
-            return Row(measure, bar, None, f"{name}: {why}")
-    return Row(measure, bar, ratio(times["tapejax"]["seconds"], times[other]["seconds"]))
+            return f"{name}: {why}"
+    return ratio(times[ours]["seconds"], times[other]["seconds"])
+
+
+def _unsettled(results, workloads: Sequence[str], ours: str = "tapejax") -> str:
+    """A word about what was measured while programs were still being compiled for it."""
+    at_work = {f"{ours}, {mode}" for mode in WORDS}
+    found = [name for name in workloads if at_work & set(results["workloads"][name].get("unsettled", ()))]
+    return f"still compiling: {', '.join(found)}" if found else ""
+
+
+def _single(results) -> Row:
+    measure = "eager forward+backward / torch, single ops 8x8, geometric mean"
+    found = {name: _pair(results, "gradient", name, "tapejax", "torch") for name in SINGLE}
+    missing = {name: why for name, why in found.items() if isinstance(why, str)}
+    if missing:
+        return Row(measure, 1.00, None, f"{', '.join(missing)}: {'; '.join(dict.fromkeys(missing.values()))}")
+    each = {name: value for name, value in found.items() if isinstance(value, Spread)}
+    note = ", ".join(f"{name} {value.median:.2f}" for name, value in each.items())
+    return Row(measure, 1.00, _means(each), "; ".join(filter(None, [note, _unsettled(results, SINGLE)])))
 
 
 # --- compiled ----------------------------------------------------------------------------------------
 
 
 def compiled(results: dict[str, Any]) -> Iterator[Row]:
-    """For each measure the worst workload, and the geometric mean of all."""
+    """Geometric means over all workloads; the note has the worst one."""
     run = _by_workload(results, lambda w: _times(w.get("compiled"), "seconds"))
-    yield _worst("compiled run time / jax.jit", NOISE, run)
-    yield _mean("compiled run time / jax.jit", 1.00, run)
-    temp = _by_workload(results, lambda w: _bytes(w.get("compilation")))
-    yield _worst("XLA temp bytes / jax.jit", 1.00, temp)
+    yield _mean("compiled run time / jax.jit", 0.95, run)
+    yield _mean("XLA temp bytes / jax.jit", 0.95, _by_workload(results, lambda w: _bytes(w.get("compilation"))))
     for kind, measure, bar in (
-        ("warm", "trace + lower / jax.jit, what is called known", 0.80),
-        ("cold", "trace + lower / jax.jit, caches empty", 0.80),
-        ("compile", "XLA compile time / jax.jit", 1.00),
+        ("warm", "trace + lower / jax.jit, what is called known", 0.75),
+        ("cold", "trace + lower / jax.jit, caches empty", 0.75),
+        ("compile", "XLA compile time / jax.jit", 0.95),
     ):
-        found = _by_workload(results, lambda w, kind=kind: _times(w.get("compilation"), kind))
-        yield _worst(measure, bar, found)
-        yield _mean(measure, bar, found)
+        yield _mean(measure, bar, _by_workload(results, lambda w, kind=kind: _times(w.get("compilation"), kind)))
 
 
 def _by_workload(results, read: Callable[[Any], Spread | None]) -> dict[str, Spread]:
@@ -91,53 +179,61 @@ def _times(rows: Any, key: str) -> Spread | None:
 
 
 def _bytes(rows: Any) -> Spread | None:
+    """No buffer is as much as the least one: programs without any are alike."""
     if not rows:
         return None
-    ours, theirs = rows[OURS]["temp_bytes"], rows[JAX]["temp_bytes"]
-    value = 1.0 if ours == theirs else ours / max(theirs, 1)
-    return Spread(value, value, value)
-
-
-def _worst(measure: str, bar: float, found: dict[str, Spread]) -> Row:
-    if not found:
-        return Row(f"{measure}, each workload", bar, None, "left out of this run")
-    worst = max(found, key=lambda name: found[name].median)
-    above = [name for name, value in found.items() if value.median > bar]
-    note = f"worst: {worst}; above the bar: {', '.join(above) or 'none'} (of {len(found)})"
-    return Row(f"{measure}, each workload", bar, found[worst], note)
+    return spread([max(rows[OURS]["temp_bytes"], BUFFER) / max(rows[JAX]["temp_bytes"], BUFFER)])
 
 
 def _mean(measure: str, bar: float, found: dict[str, Spread]) -> Row:
+    measure = f"{measure}, geometric mean"
     if not found:
-        return Row(f"{measure}, geometric mean", bar, None, "left out of this run")
+        return Row(measure, bar, None, "left out of this run")
+    worst = max(found, key=lambda name: found[name].median)
+    return Row(measure, bar, _means(found), f"of {len(found)}; the most: {worst}, {found[worst].median:.2f}")
+
+
+def _means(found: dict[str, Spread]) -> Spread:
     each = found.values()
-    means = [geometric_mean([getattr(value, part) for value in each]) for part in ("median", "low", "high")]
-    return Row(f"{measure}, geometric mean", bar, Spread(*means))
+    return Spread(*[geometric_mean([getattr(value, part) for value in each]) for part in ("median", "low", "high")])
 
 
 # --- scale -------------------------------------------------------------------------------------------
 
 
 def scale(results: dict[str, Any]) -> Iterator[Row]:
-    found = results["scale"]
-    long, short = found.get("1000000"), found.get("1000")
-    measure = "time per action, forward+backward, 1,000,000 / 1,000 actions"
-    for collecting in ("off", "on"):
-        named = f"{measure}, garbage collector {collecting}"
-        if long and short:
-            yield Row(named, 1.2, ratio(both(long, collecting), both(short, collecting)))
-        else:
-            yield Row(named, 1.2, None, "needs --million")
-    if found:
-        longest = max(found, key=int)
-        value = found[longest]["bytes"]
-        for kind in ("traced", "resident"):
-            spread_ = spread([value[kind]])
-            yield Row(f"bytes per action beyond what rules keep, {kind}, {int(longest):,} actions", 600, spread_)
-    else:
-        yield Row("bytes per action beyond what rules keep", 600, None, "left out of this run")
+    """The whole step, and its backward by itself: neither may grow with the length."""
+    short, long = [results["scale"].get(str(length), {}) for length in ACTIONS]
+    for tape in TAPES:
+        for what, parts in (
+            ("forward + default backward", ("forward", "backward")),
+            ("default backward", ("backward",)),
+        ):
+            measure = f"time per action, {what}, 1,000,000 / 1,000 actions, collector on, {tape}"
+            if tape not in short or tape not in long:
+                yield Row(measure, FLAT, None, "left out of this run")
+                continue
+            settled = short[tape]["settled"] and long[tape]["settled"]
+            value = ratio(added(long[tape], parts), added(short[tape], parts))
+            yield Row(measure, FLAT, value, "" if settled else "still compiling")
 
 
-def both(row: dict[str, Any], collecting: str) -> list[float]:
-    """Seconds per action of forward and backward together, round by round."""
-    return [f + b for f, b in zip(row[f"forward, gc {collecting}"], row[f"backward, gc {collecting}"], strict=True)]
+def added(row: dict[str, Any], parts: Sequence[str]) -> list[float]:
+    """Seconds per action of some parts together, round by round."""
+    return [sum(one) for one in zip(*[row[part] for part in parts])]
+
+
+# --- memory ------------------------------------------------------------------------------------------
+
+
+def peak(results: dict[str, Any]) -> Iterator[Row]:
+    for workload in PEAKS:
+        found = results["peak"].get(workload, {})
+        for ours, words in (("tapejax", "with wrt"), ("tapejax, no wrt", "without wrt")):
+            measure = f"peak bytes of an eager step {words} / jax.jit, {workload}"
+            if ours in found and JAX in found:
+                most = [spread(found[name]).median / 1e6 for name in (ours, JAX)]
+                note = f"{most[0]:.1f} MB / {most[1]:.1f} MB"
+                yield Row(measure, MEMORY, ratio(found[ours], found[JAX]), note)
+            else:
+                yield Row(measure, MEMORY, None, results["skipped"].get("peak bytes", "left out of this run"))

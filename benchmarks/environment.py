@@ -1,4 +1,4 @@
-"""The same machine for all: one thread each, memory that stays, no compilation cache; set before anything is imported."""
+"""The same machine for all: one thread each, no compilation cache; set before anything is imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
 # glibc gives freed memory back to the system, depending on what lies above it on the heap, and pays with page faults
-# for having it again. That is luck, and for arrays of a megabyte it can double a time: it is told to keep it.
+# for having it again. That is luck, and for arrays of a megabyte it can double a time: with --tuned it is told to keep it.
 MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 QUIET = {
     "JAX_PLATFORMS": "cpu",
@@ -31,22 +31,25 @@ QUIET = {
     "PYTHONHASHSEED": "0",
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
-SETTINGS = ONE_THREAD | MEMORY | QUIET
-AS_IT_COMES = {"BENCHMARKS_AS_IT_COMES": "1"}  # jax's second thread and glibc's thrift are left as they are
+TUNED = MEMORY | {"BENCHMARKS_TUNED": "1"}  # without: jax's second thread and glibc's thrift are left as they are
+SETTINGS = ONE_THREAD | QUIET | TUNED  # every name that is ever set here
 
 
 def enter(module: str) -> None:
-    """Start the module again in this process under SETTINGS, unless it runs under them already."""
-    settings = ONE_THREAD | QUIET | AS_IT_COMES if "--as-it-comes" in sys.argv else SETTINGS
-    if all(os.environ.get(name) == value for name, value in settings.items()):
+    """Start the module again in this process under its settings, unless it runs under them already."""
+    settings = ONE_THREAD | QUIET | (TUNED if "--tuned" in sys.argv else {})
+    others = [name for name in TUNED if name not in settings and name in os.environ]
+    if not others and all(os.environ.get(name) == value for name, value in settings.items()):
         return
+    for name in others:
+        del os.environ[name]
     os.environ.update(settings)
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
 
 def as_it_comes() -> bool:
-    return "BENCHMARKS_AS_IT_COMES" in os.environ
+    return "BENCHMARKS_TUNED" not in os.environ
 
 
 def describe() -> dict[str, str]:

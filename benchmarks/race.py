@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from benchmarks import first_contact, peak
 from benchmarks.agreement import check
 from benchmarks.contestants import FAMILIES, FAMILY
 from benchmarks.workers import Worker, WorkerFailed
 
 COMPILED = ("tapejax in jax.jit", "jax.jit", "torch.compile")
-LENGTHS = (1_000, 10_000, 100_000)  # actions of a chain
-MILLION = 1_000_000
+MODES = ("forward", "gradient")
 OURS = set(FAMILIES["jax"])  # a peer may fail and be left out; these may not
 
 
@@ -21,7 +22,7 @@ class Race:
     def __init__(self, names: Sequence[str], rounds: int, *, tiny: bool = False, say: Callable[[str], None] = print):
         self.names, self.rounds, self.tiny, self.say = list(names), rounds, tiny, say
         self.workers: dict[str, Worker] = {}
-        self.results: dict[str, Any] = {"rounds": rounds, "skipped": {}, "workloads": {}, "scale": {}}
+        self.results: dict[str, Any] = {"rounds": rounds, "skipped": {}, "workloads": {}, "scale": {}, "peak": {}}
 
     def __enter__(self) -> Race:
         return self
@@ -51,39 +52,42 @@ class Race:
 
     # -- one workload ---------------------------------------------------------------------------------
 
-    def run(self, workload: str) -> None:
-        """Make everyone ready, compare with jax, then measure."""
-        found: dict[str, Any] = {"forward": {}, "gradient": {}, "compiled": {}, "absent": {}}
+    def run(self, workload: str, names: Sequence[str] | None = None, wanted: Sequence[str] = MODES) -> None:
+        """Make everyone (or those named) ready, compare with jax, then measure."""
+        found: dict[str, Any] = {"forward": {}, "gradient": {}, "compiled": {}, "absent": {}, "unsettled": []}
         self.results["workloads"][workload] = found
-        modes = self.prepare(workload, found["absent"])
-        for mode in ("forward", "gradient"):
-            found[mode] = self.rounds_of(
-                workload, mode, {n: m[mode] for n, m in modes.items() if mode in m}, self.rounds
-            )
+        modes = self.prepare(workload, self.names if names is None else names, wanted, found)
+        for mode in wanted:
+            counts = {n: m[mode] for n, m in modes.items() if mode in m}
+            found[mode] = self.rounds_of(workload, mode, counts, self.rounds)
         compiled = {n: m["gradient"] for n, m in modes.items() if n in COMPILED}
         found["compiled"] = self.rounds_of(workload, "gradient", compiled, 2 * self.rounds)
         for name in {FAMILY[name]: name for name in modes}.values():
             self.ask(name, "forget", workload)
 
-    def prepare(self, workload: str, absent: dict[str, str]) -> dict[str, dict[str, int]]:
+    def prepare(
+        self, workload: str, names: Sequence[str], wanted: Sequence[str], found: dict[str, Any]
+    ) -> dict[str, dict[str, int]]:
         """{contestant: {mode: calls per sample}} of those that take part and agree with jax."""
-        expected = self.ask("jax.jit", "prepare", "jax.jit", workload)["numbers"]
+        reference = self.ask("jax.jit", "prepare", "jax.jit", workload)
+        expected = reference["numbers"]
         modes = {}
-        for name in self.names:
+        for name in [name for name in self.names if name in names]:
             try:
                 why = self.ask(name, "why_not", name, workload)
-                if why is None:
-                    answer = self.ask(name, "prepare", name, workload)
+                ready = reference if name == "jax.jit" else None
+                answer = None if why else ready or self.ask(name, "prepare", name, workload, wanted)
             except WorkerFailed as failure:
                 if name in OURS:
                     raise
-                why = f"failed: {failure}"
-            if why is not None:
-                absent[name] = why
-                self.say(f"  {workload}: without {name} ({why})")
+                why, answer = f"failed: {failure}", None
+            if answer is None:
+                found["absent"][name] = why
+                self.say(f"  without {name}: {why}")
                 continue
             if answer["numbers"] is not None:
                 check(f"{name} on {workload}", answer["numbers"], expected)
+            found["unsettled"] += [f"{name}, {mode}" for mode in answer["unsettled"]]
             modes[name] = answer["modes"]
         return modes
 
@@ -104,25 +108,48 @@ class Race:
     # -- the rest -------------------------------------------------------------------------------------
 
     def compile(self, workload: str) -> None:
-        found = self.ask("jax.jit", "compilation", workload, max(3, self.rounds // 2))
+        found = self.ask("jax.jit", "compilation", workload, max(3, self.rounds // 3))
         self.results["workloads"].setdefault(workload, {})["compilation"] = found
 
-    def scale(self, million: bool) -> None:
-        """Chains of growing length, in turn; then their bytes."""
-        lengths = [*((200, 400) if self.tiny else LENGTHS), *[MILLION] * million]
-        times: dict[int, list[dict[str, float]]] = {length: [] for length in lengths}
-        for turn in range(max(3, self.rounds // 3)):
-            for length in lengths if turn % 2 == 0 else lengths[::-1]:
-                times[length].append(self.ask("tapejax", "scale", length))
+    def scale(self, lengths: Sequence[int], ways: Sequence[str], *, weigh: bool = False) -> None:
+        """Chains of growing length, in turn, in a process of their own; weigh: their bytes too."""
+        times: dict[tuple[int, str], list[dict[str, Any]]] = {(n, way): [] for n in lengths for way in ways}
+        with self.apart() as worker:
+            for turn in range(max(3, self.rounds // 5)):
+                for length, way in list(times)[:: 1 if turn % 2 == 0 else -1]:
+                    times[length, way].append(worker.ask("scale", length, way))
         for length in lengths:
-            row: dict[str, Any] = {key: [one[key] for one in times[length]] for key in times[length][0]}
-            row["bytes"] = self.bytes_of(length)
+            row: dict[str, Any] = {}
+            for way in ways:
+                each = times[length, way]
+                row[way] = {key: [one[key] for one in each] for key in ("forward", "backward")}
+                row[way]["settled"] = all(one["settled"] for one in each)
+            if weigh:
+                with self.apart() as worker:  # one that has freed memory before would grow by less
+                    row["bytes"] = worker.ask("scale_bytes", length)
             self.results["scale"][str(length)] = row
 
-    def bytes_of(self, length: int) -> dict[str, float]:
-        """In a process of its own: one that has freed memory before would grow by less."""
-        worker = Worker(self.tiny)
+    def peak(self, workload: str, names: Sequence[str]) -> None:
+        """The most bytes that a step takes, each contestant in a process of its own."""
+        found = self.results["peak"][workload] = {}
+        for name in names:
+            with self.apart(peak.SETTINGS) as worker:
+                try:
+                    found[name] = worker.ask("peak", name, workload, self.rounds)
+                except WorkerFailed as failure:  # not every system can say
+                    self.results["skipped"]["peak bytes"] = str(failure)
+                    return
+
+    def first_contact(self) -> None:
+        """What a newcomer waits for, each time in fresh processes."""
+        rounds = 1 if self.rounds < 5 else 3
+        self.results["first_contact"] = first_contact.study(rounds, self.say)
+
+    @contextmanager
+    def apart(self, settings: Mapping[str, str] | None = None) -> Iterator[Worker]:
+        """A worker for one purpose only."""
+        worker = Worker(self.tiny, settings)
         try:
-            return worker.ask("scale_bytes", length)
+            yield worker
         finally:
             worker.stop()

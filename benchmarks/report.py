@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import bars
-from benchmarks.statistics import ratio, spread
+from benchmarks.statistics import Spread, ratio, spread
 
 TITLES = {
     "forward": "forward with recording",
@@ -30,15 +30,17 @@ def seconds(value: float) -> str:
 
 
 def factor(value: float) -> str:
+    if value < 0.1:
+        return f"{value:.3f}"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 10 else f"{value:.2f}"
 
 
 # --- tables ------------------------------------------------------------------------------------------
 
 
-def text(results: dict[str, Any]) -> str:
-    """The whole report."""
-    parts = [machine(results), bar_table(results)]
+def text(results: dict[str, Any], beside: dict[str, Any] | None = None) -> str:
+    """The whole report; beside: another run, whose figures stand beside those of the bars."""
+    parts = [machine(results), "### The bars", bar_table(results, beside)]
     for name, measured in results["workloads"].items():
         parts += workload_tables(name, measured)
     if results["scale"]:
@@ -48,18 +50,36 @@ def text(results: dict[str, Any]) -> str:
 
 def machine(results: dict[str, Any]) -> str:
     rows = [[key, value] for key, value in results["environment"].items()]
-    rows += [["rounds", str(results["rounds"])], ["command", f"`{results['command']}`"]]
+    rows += [["rounds", str(results["rounds"])], ["settings", results.get("settings", "")]]
+    rows += [["command", f"`{results['command']}`"]]
+    if "minutes" in results:
+        rows.append(["took", f"{results['minutes']:.1f} minutes"])
     rows += [[f"skipped: {name}", why] for name, why in results["skipped"].items()]
     return table(["what", "value"], rows)
 
 
-def bar_table(results: dict[str, Any]) -> str:
+def bar_table(results: dict[str, Any], beside: dict[str, Any] | None = None) -> str:
+    return rows_table(bars.rows(results), bars.rows(beside) if beside else None, beside and beside["settings"])
+
+
+def rows_table(rows: Sequence[bars.Row], beside: Sequence[bars.Row] | None = None, head: str | None = None) -> str:
+    """The table of bars; beside: the same rows of another run, under the name `head`."""
+    others = {row.measure: row.value for row in beside or ()}
     body = []
-    for row in bars.rows(results):
-        value = "" if row.value is None else factor(row.value.median)
-        around = "" if row.value is None else f"{factor(row.value.low)} to {factor(row.value.high)}"
-        body.append([row.measure, value, around, f"{row.bar:.2f}", row.verdict, row.note])
-    return "### The bars\n\n" + table(["measure", "measured", "quartiles", "at most", "", "note"], body)
+    for row in rows:
+        value, around = _shown(row.value)
+        line = [row.measure, value, around, f"{row.bar:.3g}", row.verdict]
+        if beside is not None:
+            line.append(_shown(others.get(row.measure))[0])
+        body.append([*line, row.note])
+    extra = [] if beside is None else [head or "beside"]
+    return table(["measure", "measured", "quartiles", "at most", "", *extra, "note"], body)
+
+
+def _shown(value: Spread | None) -> tuple[str, str]:
+    if value is None:
+        return "", ""
+    return factor(value.median), f"{factor(value.low)} to {factor(value.high)}"
 
 
 def workload_tables(name: str, measured: dict[str, Any]) -> Iterator[str]:
@@ -69,6 +89,8 @@ def workload_tables(name: str, measured: dict[str, Any]) -> Iterator[str]:
             yield f"{title}:\n\n" + time_table(measured[mode])
     if "compilation" in measured:
         yield "compiling:\n\n" + compile_table(measured["compilation"])
+    if measured.get("unsettled"):
+        yield f"Still compiling when it was timed: {'; '.join(measured['unsettled'])}."
     if measured.get("absent"):
         yield "\n".join(f"- without {who}: {why}" for who, why in measured["absent"].items())
 
@@ -107,15 +129,24 @@ def compile_table(found: dict[str, Any]) -> str:
 
 
 def scale_table(found: dict[str, Any]) -> str:
-    head = ["actions", "forward", "backward", "forward, gc on", "backward, gc on", "bytes (Python)", "bytes (resident)"]
+    """One action of a chain of adds, by way."""
     body = []
     for length, row in found.items():
-        times = [
-            seconds(spread(row[f"{way}, gc {gc}"]).median) for gc in ("off", "on") for way in ("forward", "backward")
-        ]
-        resident = f"{row['bytes']['resident']:.0f}" if int(length) >= 10_000 else ""  # pages are too coarse for less
-        body.append([f"{int(length):,}", *times, f"{row['bytes']['traced']:.0f}", resident])
-    return "### Scale: one action of a chain of adds on an explicit Tape\n\n" + table(head, body)
+        for way, times in row.items():
+            if way != "bytes":
+                each = [seconds(spread(times[part]).median) for part in ("forward", "backward")]
+                body.append([f"{int(length):,}", way, *each, *_weights(int(length), row.get("bytes"))])
+    head = ["actions", "way", "forward", "backward", "bytes (Python)", "bytes (resident)"]
+    return "### Scale: one action of a chain of adds\n\n" + table(head, body)
+
+
+def _weights(length: int, bytes: dict[str, float] | None) -> tuple[str, str]:
+    if bytes is None:
+        return "", ""
+    return (
+        f"{bytes['traced']:.0f}",
+        f"{bytes['resident']:.0f}" if length >= 10_000 else "",
+    )  # pages are too coarse for less
 
 
 def fill(page: str, figures: str) -> str:

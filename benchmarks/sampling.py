@@ -8,18 +8,34 @@ from time import perf_counter, process_time
 from typing import Any
 
 SHORTEST = 20e-3  # seconds that a sample lasts at least
-# The tape compiles a structure quickly first, and well when it has come often: some thousand times if it is small.
-WARM_UP_CALLS, WARM_UP_SECONDS = 3000, 4.0
+WARM_UP_CALLS, WARM_UP_SECONDS = 300, 1.0
+# The tape runs what is new op by op or by a program that was compiled quickly, and has a better one when it has come often.
+CALM_CALLS, CALM_SECONDS = 3000, 4.0  # nothing of the kind for so many calls, or for so long: nothing is to come
+PATIENCE = 90.0  # seconds that this may take at most
 
 
 def warm(call: Callable[[], Any], calls: int = WARM_UP_CALLS, seconds: float = WARM_UP_SECONDS) -> Any:
-    """Call it until nothing is new to it, or for some seconds; what it returned last."""
+    """Call it until little is new to it: so many times, or for a while; what it returned last."""
     begin, result = perf_counter(), call()
     for n in range(1, calls):
         if n >= 5 and perf_counter() - begin > seconds:
             break
         result = call()
     return result
+
+
+def settle(call: Callable[[], Any], unsettled: Callable[[Callable[[], Any]], bool], patience: float = PATIENCE) -> bool:
+    """Call it until nothing is compiled for it any more; False: it does not come to rest, and patience is at an end."""
+    begin = calm_since = perf_counter()
+    calm = 0
+    while calm < CALM_CALLS and (calm < 5 or perf_counter() - calm_since < CALM_SECONDS):
+        if unsettled(call):
+            calm, calm_since = 0, perf_counter()
+        else:
+            calm += 1
+        if perf_counter() - begin > patience:
+            return False
+    return True
 
 
 def calibrate(call: Callable[[], Any], shortest: float = SHORTEST) -> int:

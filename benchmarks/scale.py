@@ -1,62 +1,85 @@
-"""Chains of adds on an explicit Tape, from a thousand actions to a million: is the cost of one flat?"""
+"""Chains of adds, from a thousand actions to a million: is the cost of one flat?"""
 
 from __future__ import annotations
 
 import gc
 import os
 import tracemalloc
+from contextlib import nullcontext
 from time import perf_counter
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 import tapejax as tj
+from benchmarks import sampling
+from benchmarks.contestants.tape import unsettled
 
-_warm: set[int] = set()
+SHORT = 1_000  # the blocks that a long chain is made of are those of a short one
 
 
-def record(length: int) -> tuple[tj.Tape, tj.Tensor, tj.Tensor]:
+class Way(NamedTuple):
+    """explicit: on a Tape of its own, not on the ambient one; wrt: gradients of the start only; collecting: as users have it."""
+
+    explicit: bool
+    wrt: bool = False
+    collecting: bool = True
+
+
+WAYS = {
+    "explicit tape": Way(explicit=True),
+    "ambient tape": Way(explicit=False),
+    "explicit tape, wrt": Way(explicit=True, wrt=True),
+    "explicit tape, wrt, collector off": Way(explicit=True, wrt=True, collecting=False),
+}
+_warm: dict[tuple[int, str], bool] = {}
+
+
+def record(length: int, *, explicit: bool = True) -> tuple[tj.Tape, tj.Tensor, tj.Tensor]:
     x = tj.tensor(jnp.zeros((8,)), requires_grad=True)
     one = tj.tensor(jnp.ones((8,)))
-    with tj.Tape() as tape:
+    with tj.Tape() if explicit else nullcontext(tj.current_tape()) as tape:
         h = x
         for _ in range(length):
             h = h + one
     return tape, x, h
 
 
-def once(length: int) -> tuple[float, float]:
+def once(length: int, way: Way = WAYS["explicit tape, wrt"]) -> tuple[float, float]:
     """Seconds per action, of the forward with recording and of the backward."""
     start = perf_counter()
-    tape, x, h = record(length)
+    tape, x, h = record(length, explicit=way.explicit)
     h.block_until_ready()
     middle = perf_counter()
-    gradient = tape.backward(h, wrt=[x])[x].block_until_ready()
+    gradient = tape.backward(h, wrt=[x] if way.wrt else None)[x].block_until_ready()
     end = perf_counter()
     assert (gradient == 1).all()
     assert (h.value == length).all()
     return (middle - start) / length, (end - middle) / length
 
 
-def chain(length: int) -> dict[str, float]:
-    """Seconds per action, with the garbage collector off (as everywhere here) and on (as users have it)."""
-    if length not in _warm:  # structures are known from the second time on; a long chain is made of the same blocks
-        _warm.add(length)
+def chain(length: int, name: str, patience: float = sampling.PATIENCE) -> dict[str, Any]:
+    """Seconds per action; settled: whether everything had been compiled by then.
+
+    A chain runs op by op at first, then by programs of many adds; one measured too early would make a longer one look good.
+    """
+    way = WAYS[name]
+    if (length, name) not in _warm:
+        short = length if length <= 10 * SHORT else SHORT + length % SHORT
         for _ in range(3):
-            once(length if length <= 10_000 else 1_000 + length % 1_000)
-    found = {}
-    for collecting in ("off", "on"):
-        gc.collect()
-        if collecting == "off":
-            gc.disable()
-        try:
-            repeats = max(1, 10_000 // length)
-            times = [once(length) for _ in range(repeats)]
-        finally:
-            gc.enable()
-        found[f"forward, gc {collecting}"] = sum(forward for forward, _ in times) / repeats
-        found[f"backward, gc {collecting}"] = sum(backward for _, backward in times) / repeats
-    return found
+            once(short, way)
+        _warm[length, name] = sampling.settle(lambda: once(short, way), unsettled, patience)
+    gc.collect()
+    if not way.collecting:
+        gc.disable()
+    try:
+        repeats = max(1, 10 * SHORT // length)
+        times = [once(length, way) for _ in range(repeats)]
+    finally:
+        gc.enable()
+    forward, backward = (sum(part) / repeats for part in zip(*times))
+    return {"forward": forward, "backward": backward, "settled": _warm[length, name]}
 
 
 def footprint(length: int) -> dict[str, float]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import traceback
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import sampling
@@ -32,8 +34,9 @@ class WorkerFailed(RuntimeError):
 class Worker:
     """The near end: `worker.ask("sample", ...)` calls Desk.sample in the process at the far end."""
 
-    def __init__(self, tiny: bool = False):
-        self.tiny = tiny
+    def __init__(self, tiny: bool = False, settings: Mapping[str, str] | None = None):
+        """settings: what the environment of its process has besides ours."""
+        self.tiny, self.settings = tiny, dict(settings or {})
         self._process: Any = None
         self._start()
 
@@ -41,7 +44,13 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, far = context.Pipe()
         self._process = context.Process(target=serve, args=(far, self.tiny), daemon=True)
-        self._process.start()
+        before = {name: os.environ.get(name) for name in self.settings}
+        os.environ.update(self.settings)  # a new process begins with what is there when it is started
+        try:
+            self._process.start()
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
         far.close()
 
     def ask(self, method: str, *arguments: Any, patience: float = PATIENCE) -> Any:
@@ -107,22 +116,29 @@ class Desk:
     def why_not(self, name: str, workload: str) -> str | None:
         return self._loaded(name).why_not(self.workloads[workload])
 
-    def prepare(self, name: str, workload: str) -> dict[str, Any]:
-        """Make ready and warm up: {"modes": {mode: calls per sample}, "numbers": (result, gradients) or None}."""
+    def prepare(self, name: str, workload: str, wanted: Sequence[str] = ("forward", "gradient")) -> dict[str, Any]:
+        """Make ready and warm up.
+
+        {"modes": {mode: calls per sample}, "numbers": (result, gradients) or None, "unsettled": modes for which
+        programs were still being compiled when patience was at an end}.
+        """
         contestant = self._loaded(name)
         entry = contestant.prepare(self.workloads[workload])
-        numbers, modes = None, {}
-        if entry.forward is not None:
-            sampling.warm(entry.forward)
-            modes["forward"] = sampling.calibrate(entry.forward)
-        if entry.gradient is not None:
-            result = sampling.warm(entry.gradient)
-            numbers = contestant.canonical(self.workloads[workload], result)
-            modes["gradient"] = sampling.calibrate(entry.gradient)
+        numbers, modes, unsettled = None, {}, []
+        for mode in wanted:
+            call = getattr(entry, mode)
+            if call is None:
+                continue
+            sampling.warm(call)
+            if contestant.settles and not sampling.settle(call, contestant.unsettled):
+                unsettled.append(mode)
+            if mode == "gradient":  # by the programs that will be timed
+                numbers = contestant.canonical(self.workloads[workload], call())
+            modes[mode] = sampling.calibrate(call)
         self.entries[name, workload] = entry
         gc.collect()
         gc.freeze()  # so that collecting before each sample is quick
-        return {"modes": modes, "numbers": numbers}
+        return {"modes": modes, "numbers": numbers, "unsettled": unsettled}
 
     def sample(self, name: str, workload: str, mode: str, count: int) -> tuple[float, float]:
         if (name, workload) not in self.entries:  # after a restart
@@ -142,10 +158,20 @@ class Desk:
 
         return compilation.study(self.workloads[workload], rounds)
 
-    def scale(self, length: int) -> dict[str, float]:
+    def scale(self, length: int, way: str) -> dict[str, Any]:
         from benchmarks import scale
 
-        return scale.chain(length)
+        return scale.chain(length, way)
+
+    def peak(self, name: str, workload: str, rounds: int) -> list[int]:
+        """The most bytes that a step takes; asked of a worker that does nothing else."""
+        from benchmarks import peak
+
+        if (name, workload) not in self.entries:
+            self.prepare(name, workload, ("gradient",))
+        gradient = self.entries[name, workload].gradient
+        assert gradient is not None
+        return peak.growth(gradient, rounds)
 
     def scale_bytes(self, length: int) -> dict[str, float]:
         from benchmarks import scale

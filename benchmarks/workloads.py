@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import character
+
 Arrays = Sequence[np.ndarray]
 
 
@@ -22,6 +24,7 @@ class Workload:
     images: which of the parameters and data are images ("x") or filters ("w"), given in the layout
     NHWC and HWIO; a contestant that prefers NCHW gets them so.
     loop: how many times a contestant without a scan of its own goes round.
+    written_for: the contestants that have its words; none named: all.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Workload:
     loop: int = 0
     images: dict[int, str] = field(default_factory=dict)
     single: bool = False  # one op: what is measured is overhead
+    written_for: Sequence[str] = ()
 
 
 def _random(*shapes: tuple[int, ...], scale: float = 1.0, seed: int = 0) -> list[np.ndarray]:
@@ -170,14 +174,33 @@ def fan_in(uses: int = 1000, size: int = 8) -> Workload:
     return Workload("fan_in", run, _random((size, size)), _random((size, size), seed=1), loop=uses)
 
 
+WITH_CHARACTERS = ("tapejax", "tapejax, no wrt", "tapejax in jax.jit", "jax.jit", "jax.value_and_grad", "torch", "torch.compile")  # fmt: skip
+
+
+def character_gpt(**sizes: int) -> Workload:
+    """The loss of character.py: op by op in the functions of NumPy, which in torch are its own larger ones."""
+    rng = np.random.default_rng(0)
+    size = sizes.pop("size", character.BATCH)
+    params = character.parameters(rng, **sizes)
+    within = {name: sizes[name] for name in ("length", "vocabulary") if name in sizes}
+
+    def run(o, values, data):
+        return o.character_loss(dict(zip(params, values)), data)
+
+    data = character.batch(rng, size=size, **within)
+    return Workload("character_gpt", run, list(params.values()), data, written_for=WITH_CHARACTERS)
+
+
 def all_workloads() -> dict[str, Workload]:
-    models = [mlp(), mlp(width=512), transformer(), conv_net(), lstm(), ssm(), chain(), fan_in()]
+    models = [mlp(), mlp(width=512), transformer(), conv_net(), character_gpt(), lstm(), ssm(), chain(), fan_in()]
     return {workload.name: workload for workload in [*map(single, SINGLE), *models]}
 
 
 def tiny_workloads() -> dict[str, Workload]:
     """The same at sizes for a test: seconds, not minutes."""
     models = [
-        mlp(2, 4, 3), transformer(8, 4, 2), conv_net(2, 12, (2, 3), 3), lstm(3, 2, 4), ssm(5, 3), chain(5, 2), fan_in(5, 2),
+        mlp(2, 4, 3), transformer(8, 4, 2), conv_net(2, 12, (2, 3), 3),
+        character_gpt(vocabulary=7, width=8, length=5, layers=1, size=2),
+        lstm(3, 2, 4), ssm(5, 3), chain(5, 2), fan_in(5, 2),
     ]  # fmt: skip
     return {workload.name: workload for workload in [*[single(name, 3) for name in SINGLE], *models]}

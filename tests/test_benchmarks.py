@@ -1,11 +1,14 @@
 """The benchmarks measure what they say: the same gradients as jax, at sizes where that takes no time."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import bars, cost, report, sampling, ssm
+import tapejax as tj
+from benchmarks import bars, cost, first_contact, peak, report, sampling, scale, ssm
+from benchmarks.__main__ import OTHERS, parse
 from benchmarks.agreement import Disagreement, check
 from benchmarks.contestants import FAMILY, PLACES, load
 from benchmarks.workers import Desk
@@ -50,6 +53,25 @@ def test_a_wrong_gradient_is_an_error():
         check("somebody", (np.float32(2.0), right[1]), right)
 
 
+def test_the_twin_in_torch_is_the_same_model(ours):
+    pytest.importorskip("torch")
+    workload = WORKLOADS["character_gpt"]
+    check("torch", gradients(load("torch"), workload), gradients(ours["jax.jit"], workload))
+
+
+def test_a_workload_that_is_not_written_for_a_contestant_is_left_out(ours):
+    workload = WORKLOADS["character_gpt"]
+    assert ours["tapejax"].why_not(workload) is None
+    assert load("bare jitted calls").why_not(workload)
+
+
+@pytest.mark.parametrize("name", ["mlp_2x4", "conv_net"])
+def test_without_wrt_too(name, ours):
+    workload = WORKLOADS[name]
+    found = gradients(load("tapejax, no wrt"), workload, calls=3)
+    check(name, found, gradients(ours["jax.jit"], workload))
+
+
 def test_the_layout_that_a_contestant_prefers_is_undone():
     workload = WORKLOADS["conv_net"]
     contestant = load("jax.jit")
@@ -80,58 +102,175 @@ def test_a_worker_makes_ready_and_samples():
     assert cores >= 0
 
 
+def test_a_step_is_measured_when_it_is_compiled_well():
+    """A small step is compiled quickly first. It comes to rest, and not before its program is replaced."""
+    desk = Desk(tiny=True)
+    contestant = desk._loaded("tapejax")
+    step = contestant.prepare(WORKLOADS["mlp_2x4"]).gradient
+    step()
+    assert contestant.unsettled(step)
+    assert not sampling.settle(step, contestant.unsettled, patience=0.0)
+    assert sampling.settle(step, contestant.unsettled)
+    assert not contestant.unsettled(step)
+
+
 def test_chains_are_measured_and_checked():
     desk = Desk()
-    assert set(desk.scale(150)) == {f"{way}, gc {gc}" for way in ("forward", "backward") for gc in ("off", "on")}
+    assert set(scale.WAYS) == set(bars.WAYS)
+    tj.clear_plans()
+    # A few visits are not enough for well-compiled programs, and that is not kept quiet.
+    assert not scale.chain(151, "explicit tape", patience=0.0)["settled"]
+    for way in scale.WAYS:
+        found = scale.chain(150, way, patience=0.0)
+        assert found["forward"] > 0
+        assert found["backward"] > 0
     assert desk.scale_bytes(150)["traced"] > 0
+
+
+def test_the_highest_point_of_a_step_is_what_it_holds_at_once():
+    def step():
+        one = np.ones(4 << 20, np.uint8)
+        del one
+        return np.ones(3 << 20, np.uint8)
+
+    try:
+        found = peak.growth(step, 3)
+    except peak.NotHere as why:
+        pytest.skip(str(why))
+    assert all(3 << 20 < bytes < 6 << 20 for bytes in found)  # never both
+
+
+@pytest.mark.slow
+def test_the_first_steps_are_measured_in_a_process_of_their_own():
+    found = first_contact.measure("tapejax", [32, 32])
+    assert len(found["processor"]) == len(found["wall"]) == 2
+    assert found["in_all"] > sum(found["processor"])
+    assert found["quick"]  # two visits are few
 
 
 # --- the report ----------------------------------------------------------------------------------------
 
 TIMES = {"seconds": [1.0, 2.0, 4.0], "cores": [1.0, 1.0, 1.0]}
 HALF = {"seconds": [0.5, 1.0, 2.0], "cores": [1.0, 1.0, 1.0]}
-RESULTS = {
+RESULTS: dict[str, Any] = {
     "rounds": 3,
+    "settings": "as it comes",
     "command": "python -m benchmarks",
     "environment": {"python": "3"},
     "skipped": {"MyGrad": "not installed"},
     "workloads": {
         "mlp_6x32": {
             "forward": {"tapejax": TIMES, "bare jitted calls": TIMES},
-            "gradient": {"tapejax": HALF, "torch": TIMES, "HIPS autograd": TIMES},
+            "gradient": {
+                "tapejax": HALF,
+                "tapejax, no wrt": TIMES,
+                "jax.jit": HALF,
+                "torch": TIMES,
+                "HIPS autograd": TIMES,
+            },
             "compiled": {"tapejax in jax.jit": TIMES, "jax.jit": HALF},
             "absent": {"tinygrad": "too long"},
+            "unsettled": ["tapejax, no wrt, gradient"],
             "compilation": {
-                "tapejax in jax.jit": {"warm": [1.0], "cold": [2.0], "compile": [1.0], "temp_bytes": 64},
-                "jax.jit": {"warm": [2.0], "cold": [1.0], "compile": [1.0], "temp_bytes": 64},
+                "tapejax in jax.jit": {"warm": [1.0], "cold": [2.0], "compile": [1.0], "temp_bytes": 0},
+                "jax.jit": {"warm": [2.0], "cold": [1.0], "compile": [1.0], "temp_bytes": 128},
             },
         }
     },
     "scale": {},
+    "peak": {},
 }
 
 
+def rows_of(results):
+    found = bars.rows(results)
+    assert len({row.measure for row in found}) == len(found)
+    return {row.measure: row for row in found}
+
+
 def test_bars_say_what_is_met_what_is_not_and_what_was_not_measured():
-    rows = {row.measure: row for row in bars.rows(RESULTS)}
+    rows = rows_of(RESULTS)
     assert rows["eager forward+backward / torch, mlp_6x32"].value.median == 0.5  # by round, whatever the round was like
     assert rows["eager forward+backward / torch, mlp_6x32"].met
     assert rows["eager forward+backward / HIPS autograd, mlp_6x32"].verdict == "NOT met"
     assert rows["eager forward+backward / MyGrad, mlp_6x32"].note == "MyGrad: not installed"
     assert rows["eager forward+backward / torch, conv_net"].met is None
-    assert rows["compiled run time / jax.jit, each workload"].value.median == 2.0
-    assert rows["XLA temp bytes / jax.jit, each workload"].met
-    assert rows["trace + lower / jax.jit, what is called known, each workload"].met
-    assert not rows["trace + lower / jax.jit, caches empty, each workload"].met
+    assert rows["eager forward+backward with wrt / jax.jit, mlp_6x32"].met
+    without = rows["eager forward+backward without wrt / jax.jit, mlp_6x32"]
+    assert without.verdict == "NOT met"
+    assert "still compiling" in without.note
+    assert rows["compiled run time / jax.jit, geometric mean"].value.median == 2.0
+    assert rows["XLA temp bytes / jax.jit, geometric mean"].value.median == 0.5  # no buffer counts as the least one
+    assert rows["trace + lower / jax.jit, what is called known, geometric mean"].met
+    assert not rows["trace + lower / jax.jit, caches empty, geometric mean"].met
+    single = rows["eager forward+backward / torch, single ops 8x8, geometric mean"]
+    assert single.note == f"{', '.join(bars.SINGLE)}: tapejax: left out of this run"
 
 
-def test_the_bar_of_scale_needs_a_million():
+def test_single_ops_are_taken_together():
     results = copy.deepcopy(RESULTS)
-    row = {f"{way}, gc {gc}": [1.0, 1.0] for way in ("forward", "backward") for gc in ("off", "on")}
-    results["scale"] = {"1000": row | {"bytes": {"traced": 1.0, "resident": 1.0}}}
-    assert [one.met for one in bars.scale(results)] == [None, None, True, True]
-    longer = {key: [1.3, 1.3] for key in row}
-    results["scale"]["1000000"] = longer | {"bytes": {"traced": 601.0, "resident": 1.0}}
-    assert [one.met for one in bars.scale(results)] == [False, False, False, True]
+    for name in bars.SINGLE:
+        results["workloads"][name] = {"gradient": {"tapejax": HALF if name == "add" else TIMES, "torch": TIMES}}
+    row = rows_of(results)["eager forward+backward / torch, single ops 8x8, geometric mean"]
+    assert row.value.median == pytest.approx(0.5 ** (1 / 6))
+    assert row.met
+
+
+def test_the_bar_of_scale_is_for_the_default_backward_on_both_tapes():
+    results = copy.deepcopy(RESULTS)
+    assert [row.met for row in bars.scale(results)] == [None] * 4
+    times = lambda backward: {"forward": [1.0, 1.0], "backward": [backward] * 2, "settled": True}
+    results["scale"] = {"1000": {tape: times(1.0) for tape in bars.TAPES}}
+    results["scale"]["1000000"] = {"explicit tape": times(1.0), "ambient tape": times(1.3)}
+    assert [row.met for row in bars.scale(results)] == [True, True, True, False]  # the backward by itself counts too
+
+
+def test_the_bars_of_the_first_steps():
+    one = lambda first, rest, n, quick=False: {
+        "processor": [first, *[rest] * (n - 1)], "wall": [first, *[rest] * (n - 2), 4 * rest], "in_all": 10.0, "quick": quick,
+    }  # fmt: skip
+    many = len(first_contact.LENGTHS)
+    assert len(set(first_contact.LENGTHS)) == 20
+    assert many == 30
+    found = {
+        "same": {"tapejax": [one(1.0, 0.1, 9, quick=True)], "jax.jit": [one(2.0, 0.1, 9)]},
+        "cache": {"first": [one(2.0, 0.0, 2)], "second": [one(0.5, 0.0, 2)]},
+        "lengths": {"tapejax": [one(0.7, 0.7, many)], "jax.jit": [one(1.0, 1.0, many)]},
+    }
+    rows = list(bars.first_contact({"first_contact": found}))
+    values = [row.value.median for row in rows]
+    assert values == pytest.approx([0.5, 0.7, 0.7, 4.0, 4.0, 0.25, 1.0])
+    assert [row.met for row in rows] == [True, True, False, False, False, True, False]
+    assert "still quickly compiled" in rows[3].note
+
+
+def test_peak_bytes_have_a_bar_or_a_reason():
+    results = copy.deepcopy(RESULTS)
+    results["peak"] = {"conv_net": {"tapejax": [100, 110], "tapejax, no wrt": [130, 130], "jax.jit": [100, 100]}}
+    assert [row.met for row in bars.peak(results)] == [None, None, True, False]
+    results |= {"peak": {}, "skipped": {"peak bytes": "not on this system"}}
+    assert {row.note for row in bars.peak(results)} == {"not on this system"}
+
+
+def test_a_run_for_the_bars_measures_what_they_ask_for():
+    everything = all_workloads()
+    for workload, (names, modes) in bars.needs().items():
+        assert workload in everything
+        assert set(names) <= set(PLACES)
+        assert set(modes) <= {"forward", "gradient"}
+    assert set(bars.PEAKS) <= set(everything)
+    assert not set(OTHERS) & set(everything)
+    assert not parse([]).full
+    assert not parse([]).tuned
+
+
+def test_another_run_stands_beside_the_bars():
+    other: dict[str, Any] = copy.deepcopy(RESULTS) | {"settings": "tuned"}
+    other["workloads"]["mlp_6x32"]["gradient"]["tapejax"] = {"seconds": [0.25, 0.5, 1.0], "cores": [1.0] * 3}
+    shown = report.bar_table(RESULTS, other)
+    assert "tuned" in shown.splitlines()[0]
+    line = next(line for line in shown.splitlines() if "/ torch, mlp_6x32" in line)
+    assert [cell.strip() for cell in line.split("|")][2:7] == ["0.50", "0.50 to 0.50", "0.65", "met", "0.25"]
 
 
 def test_the_report_goes_between_the_markers_of_a_page():
@@ -139,7 +278,7 @@ def test_the_report_goes_between_the_markers_of_a_page():
     filled = report.fill(page, report.text(RESULTS))
     assert filled.startswith("before")
     assert filled.endswith("after\n")
-    assert "old" not in filled
+    assert "\nold\n" not in filled
     assert "| tapejax " in filled
     assert "without tinygrad: too long" in filled
     assert report.fill(filled, "new") == report.fill(page, "new")

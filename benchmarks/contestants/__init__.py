@@ -10,6 +10,7 @@ from benchmarks.contestants.base import Contestant
 # of this size in one process get in each other's way.
 PLACES = {
     "tapejax": "tape:Tapejax",
+    "tapejax, no wrt": "tape:TapejaxDefault",
     "tapejax in jax.jit": "tape:TapejaxCompiled",
     "bare jitted calls": "jax_itself:BareJittedCalls",
     "jax.jit": "jax_itself:JaxCompiled",
@@ -22,7 +23,7 @@ PLACES = {
     "tinygrad": "tiny:Tinygrad",
 }
 FAMILIES = {
-    "jax": ["tapejax", "tapejax in jax.jit", "bare jitted calls", "jax.jit", "jax.value_and_grad"],
+    "jax": ["tapejax", "tapejax, no wrt", "tapejax in jax.jit", "bare jitted calls", "jax.jit", "jax.value_and_grad"],
     "torch": ["torch", "torch.compile"],
     "numpy": ["HIPS autograd", "MyGrad"],
     "tensorflow": ["TensorFlow GradientTape"],

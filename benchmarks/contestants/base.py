@@ -37,12 +37,21 @@ class Contestant:
     @classmethod
     def why_not(cls, workload: Workload) -> str | None:
         """Why it does not take part in a workload; None if it does."""
+        if workload.written_for and cls.name not in workload.written_for:
+            return "it is not written in its functions"
         if cls.longest_loop is not None and workload.loop > cls.longest_loop:
             return f"has no scan, and a loop of {workload.loop} steps takes minutes to compile"
         return None
 
     def prepare(self, workload: Workload) -> Entry:
         raise NotImplementedError
+
+    settles = False  # it compiles what has come often anew; see `unsettled`
+
+    def unsettled(self, call: Callable[[], Any]) -> bool:
+        """Call it once: whether a program was compiled for it, or it ran by one that will be compiled again."""
+        call()
+        return False
 
     def numbers(self, result: tuple[Any, Sequence[Any]]) -> tuple[np.ndarray, list[np.ndarray]]:
         """What gradient() returned, as numpy arrays in this contestant's layout."""

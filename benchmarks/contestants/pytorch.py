@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from operator import methodcaller
 
+from benchmarks import character
 from benchmarks.contestants.base import Contestant, Entry
 from benchmarks.words import EPSILON, Words, scan_by_loop
 from benchmarks.workloads import Workload
@@ -34,13 +35,14 @@ class Torch(Contestant):
             max_pool=lambda x: F.max_pool2d(x, 2),
             image_mean=methodcaller("mean", (2, 3)),
             scan=scan_by_loop(lambda: self.words, torch.unbind, torch.stack),
+            character_loss=lambda params, data: character.loss_in_torch(params, *data),
         )
 
     def prepare(self, workload: Workload) -> Entry:
         torch, words = self.torch, self.words
         given, data = self.arrays(workload)
         params = [torch.tensor(param, requires_grad=True) for param in given]
-        data = [torch.tensor(x) for x in data]
+        data = [torch.tensor(x.astype("int64") if x.dtype.kind == "i" else x) for x in data]  # its type for ids
         run = self.made_ready(lambda params, data: workload.run(words, params, data))
         shape = run(params, data).shape
         seed = torch.ones(shape) if shape else None

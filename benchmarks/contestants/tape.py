@@ -13,6 +13,7 @@ from benchmarks.contestants.base import Entry
 from benchmarks.contestants.jax_itself import Jax, is_scalar, wait
 from benchmarks.words import jax_words, tape_words
 from benchmarks.workloads import Workload
+from tapejax.plan.executables import shelf
 from tapejax.transforms import reverse_mode as transforms
 
 
@@ -34,15 +35,41 @@ class Tapejax(Jax):
 
         def gradient():
             out = run(words, params, data)
-            grads = tj.backward(out, wrt=params)
+            grads = self.backward(out, params)
             return wait((out.value, [grads[param] for param in params]))
 
         return Entry(gradient, forward)
+
+    def backward(self, out: tj.Tensor, params: list[tj.Tensor]) -> tj.Gradients:
+        return tj.backward(out, wrt=params)
+
+    settles = True
+
+    def unsettled(self, call: Callable[[], Any]) -> bool:
+        return unsettled(call)
+
+
+class TapejaxDefault(Tapejax):
+    """As it is called without a thought: gradients of everything that the result was computed from."""
+
+    name = "tapejax, no wrt"
+
+    def backward(self, out: tj.Tensor, params: list[tj.Tensor]) -> tj.Gradients:
+        return tj.backward(out)
+
+
+def unsettled(call: Callable[[], Any]) -> bool:
+    """Whether a call compiled a program, or ran by one that was compiled quickly and will be compiled well."""
+    before = shelf.there()
+    last, known = max((one.last_use for one in before), default=0), set(map(id, before))
+    call()
+    return any(id(one) not in known or (one.is_quick and one.last_use > last) for one in shelf.there())
 
 
 class TapejaxCompiled(Tapejax):
     name = "tapejax in jax.jit"
     compiled = True
+    settles = False
 
     def fresh(self, workload: Workload) -> Callable[..., Any]:
         """The step as a function that jax has not seen."""
