@@ -81,9 +81,6 @@ def few_programs():
     global lowered
     if lowered > MANY:
         jax.clear_caches()
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
         lowered = 0
 
 

@@ -71,10 +71,14 @@ def finite_cases(samples):
 
 
 def assert_sample(sample, dtype, order, group=()):
-    """By one program for the whole group; by itself, so that it fails by itself, if that cannot be made."""
-    found = in_one_program(group, order).get((sample, dtype)) if group else None
-    outcome = found or check_sample(sample, dtype, order)
+    outcome = outcome_of(sample, dtype, order, group)
     assert outcome.ok, outcome.message
+
+
+def outcome_of(sample, dtype, order, group=()):
+    """By one program for the whole group; by itself, so that it fails by itself, if that cannot be made."""
+    found = in_one_program(group, order) if group else {}
+    return found.get((sample, dtype)) or check_sample(sample, dtype, order)
 
 
 @cache
