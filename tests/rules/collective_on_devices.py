@@ -17,14 +17,12 @@ from tapejax.rules.registry import TABLE, Rule, name_of
 from tapejax.verify.check import check_finite, check_sample, compare, our_vjp
 from tapejax.verify.samples.base import normal
 from tapejax.verify.samples.collective import SAMPLES, mapped, one
-from tests.rules.harness import SIZE, outcome_of
 
 rng = np.random.default_rng(0)
 
 
 def on_samples():
     """Every sample; the second derivative once per primitive, and of the programs with and without checked types."""
-    first, second, finite = {}, {}, {}
     seen = set()
     for primitive, samples in SAMPLES.items():
         for number, sample in enumerate(samples):
@@ -32,24 +30,12 @@ def on_samples():
                 continue
             seen.add(id(sample))
             name = f"{name_of(primitive)}-{number}"
-            first |= {f"{name}-{dtype}": (sample, dtype) for dtype in sample.dtypes}
+            for dtype in sample.dtypes:
+                yield f"{name}-{dtype}", lambda s=sample, d=dtype: check_sample(s, d)
             if number in (0, 2, 3):
-                second[f"{name}-second"] = sample, "float64"
+                yield f"{name}-second", lambda s=sample: check_sample(s, "float64", order=2)
             if number == 2 and sample.finite:
-                finite[f"{name}-finite"] = sample
-    for order, cases in ((1, first), (2, second)):
-        for name, case, group in with_groups(cases):
-            yield name, lambda c=case, g=group, o=order: outcome_of(*c, o, g)
-    for name, sample in finite.items():
-        yield name, lambda s=sample: check_finite(s)
-
-
-def with_groups(cases):
-    """(name, case, those that are compiled together with it)."""
-    names, values = list(cases), list(cases.values())
-    for place, name in enumerate(names):
-        start = place - place % SIZE
-        yield name, cases[name], tuple(values[start : start + SIZE])
+                yield f"{name}-finite", lambda s=sample: check_finite(s)
 
 
 def nested(x):

@@ -2,7 +2,7 @@
 
 import os
 import zlib
-from functools import cache, partial
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,6 @@ from tapejax.verify import check
 from tapejax.verify.check import check_finite, check_sample
 
 WIDE = ("float64", "complex128")
-SIZE = 16  # samples in one compiled program
 
 
 def cases(samples, *, order):
@@ -37,24 +36,6 @@ def cases(samples, *, order):
     ]
 
 
-def in_groups(params, *, order):
-    """The same cases, each with those that it is compiled together with: most of a compilation does not depend on its size.
-
-    A group runs in one process; what is slow is in groups of its own.
-    """
-    found = []
-    for slow in (False, True):
-        alike = [param for param in params if bool(param.marks) == slow]
-        for start in range(0, len(alike), SIZE):
-            several = alike[start : start + SIZE]
-            group = tuple(param.values for param in several)
-            together = pytest.mark.xdist_group(f"order {order} from {several[0].id}{' slow' * slow}")
-            found += [
-                pytest.param(*param.values, group, id=param.id, marks=[*param.marks, together]) for param in several
-            ]
-    return found
-
-
 def chosen(case):
     """Whether the slow run has a case: every second one, or all if TAPEJAX_ALL_CASES is set. `tapejax verify` has all."""
     return "TAPEJAX_ALL_CASES" in os.environ or zlib.crc32(case.encode()) % 2 == 0
@@ -70,49 +51,9 @@ def finite_cases(samples):
     ]
 
 
-def assert_sample(sample, dtype, order, group=()):
-    outcome = outcome_of(sample, dtype, order, group)
+def assert_sample(sample, dtype, order):
+    outcome = check_sample(sample, dtype, order)
     assert outcome.ok, outcome.message
-
-
-def outcome_of(sample, dtype, order, group=()):
-    """By one program for the whole group; by itself, so that it fails by itself, if that cannot be made."""
-    found = in_one_program(group, order) if group else {}
-    return found.get((sample, dtype)) or check_sample(sample, dtype, order)
-
-
-@cache
-def in_one_program(group, order):
-    """What `check_sample` finds for each sample of a group, from one program; nothing if there is an error in any."""
-    seed = 0
-    with jax.enable_x64(True):
-        arguments = [check.make_arguments(sample, dtype, seed) for sample, dtype in group]
-
-        def everything(arguments):
-            return [both(sample, args, order, seed) for (sample, _), args in zip(group, arguments, strict=True)]
-
-        try:
-            found = jax.jit(everything)(arguments)
-        except Exception:
-            return {}
-        return {key: judged(*key, order, *pair) for key, pair in zip(group, found, strict=True)}
-
-
-def both(sample, args, order, seed):
-    """(values and gradients by our rules, by jax); at order 2 of the gradients."""
-    function, wrt = check.flat(sample.function), [check.inexact(arg) for arg in args]
-    if order == 1:
-        return check._ours(function, args, wrt, seed), check._judge(function, args, wrt, seed)
-    ours, judge = partial(_gradients, check._ours, function, wrt), partial(_gradients, check._judge, function, wrt)
-    return ([], check._ours(ours, args, wrt, seed + 7)[1]), ([], check._judge(judge, args, wrt, seed + 7)[1])
-
-
-def judged(sample, dtype, order, ours, judge):
-    rtol = sample.rtol if sample.rtol and dtype in WIDE else check.TOLERANCES[dtype]
-    if order == 2:
-        return check.compare(ours[1], judge[1], rtol * 10, "second derivative")
-    value = check.compare(ours[0], judge[0], rtol, "value")
-    return value if not value.ok else check.compare(ours[1], judge[1], rtol, "gradient")
 
 
 def assert_finite(sample):

@@ -6,7 +6,7 @@ The other files of this folder test what is particular to their family.
 import pytest
 
 from tapejax.verify.samples import FAMILIES, UNREACHABLE
-from tests.rules.harness import assert_finite, assert_sample, cases, finite_cases, in_groups, rules_without_samples
+from tests.rules.harness import assert_finite, assert_sample, cases, finite_cases, rules_without_samples
 
 # Those that need several devices, or have fewer samples for the second order, have tests of their own.
 APART = {"collective", "constants", "refs", "sparse"}
@@ -17,14 +17,14 @@ def of_all(collect, **how):
     return [case for samples in USUAL.values() for case in collect(samples, **how)]
 
 
-@pytest.mark.parametrize(("sample", "dtype", "group"), in_groups(of_all(cases, order=1), order=1))
-def test_gradient_equals_jax(sample, dtype, group):
-    assert_sample(sample, dtype, 1, group)
+@pytest.mark.parametrize(("sample", "dtype"), of_all(cases, order=1))
+def test_gradient_equals_jax(sample, dtype):
+    assert_sample(sample, dtype, order=1)
 
 
-@pytest.mark.parametrize(("sample", "dtype", "group"), in_groups(of_all(cases, order=2), order=2))
-def test_second_derivative_equals_jax(sample, dtype, group):
-    assert_sample(sample, dtype, 2, group)
+@pytest.mark.parametrize(("sample", "dtype"), of_all(cases, order=2))
+def test_second_derivative_equals_jax(sample, dtype):
+    assert_sample(sample, dtype, order=2)
 
 
 @pytest.mark.parametrize("sample", of_all(finite_cases))
