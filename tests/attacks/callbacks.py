@@ -1,4 +1,4 @@
-"""Host callbacks that use tapejax themselves: python -m tests.attacks.callbacks CASE."""
+"""Host callbacks that use tapejax themselves: python -m tests.attacks.callbacks WAY HOST..."""
 
 import faulthandler
 import json
@@ -99,7 +99,7 @@ def visit(function, number, among):
     return None
 
 
-def main(way, host):
+def attack(way, host):
     faulthandler.dump_traceback_later(20, exit=True)
     failures = []
     for among in (False, True):
@@ -110,8 +110,13 @@ def main(way, host):
             except Exception as error:
                 problem = f"beside it, {type(error).__name__}: {str(error)[:600]}"
             if problem:
-                failures.append(f"{'among others' if among else 'alone'}, visit {number + 1}: {problem}")
-    print(json.dumps({"tried": 2 * VISITS, "failures": failures}), flush=True)
+                failures.append(f"{host} {'among others' if among else 'alone'}, visit {number + 1}: {problem}")
+    print(json.dumps({"host": host, "tried": 2 * VISITS, "failures": failures}), flush=True)
+
+
+def main(way, *hosts):
+    for host in hosts:
+        attack(way, host)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ from tests.attacks.scenarios import SCENARIOS
 
 # The places are read from bytecode, which is another in each Python. And jax 0.12 makes a ValueError of an interrupt
 # that comes while it compares the keys of a cache (plain jax.numpy: 43 of 3,000; 0.10: none).
+slow = lambda name: pytest.param(name, marks=pytest.mark.slow)
 pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="for Python 3.11 and its jax")
 
 
-@pytest.mark.parametrize(
-    "name", ["record", "backward_recorded", "training"]
-)  # all of them, at many places: the slow run
+# All of them, at many places: the slow run.
+@pytest.mark.parametrize("name", [*map(slow, ["record", "backward_recorded"]), "training"])
 def test_an_interrupt_at_some_places(name):
     no_failures(alone("interrupts", name, "fresh:4", "second:5", "compiled:60", seconds=300))
 
@@ -31,7 +31,7 @@ FIRST_ORDER = [name for name in SCENARIOS if name != "backward_recorded"]
 KINDS = {"first order": FIRST_ORDER, "second order": ["backward_recorded"]}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["first order", slow("second order")])
 def test_signals_at_random_times(kind):
     no_failures(alone("alarms", 100, *KINDS[kind], seconds=300))
 

@@ -13,7 +13,8 @@ CASES = [(kind, work) for kind in KINDS for work in WORKS]
 SOME, MANY = {"lines": 24, "signals": 15, "garbage": 3}, {"lines": 60, "signals": 40, "garbage": 6}
 
 
-@pytest.mark.parametrize("work", ["back", "same"])  # all of them, at many places: the slow run
+# All of them, at many places: the slow run.
+@pytest.mark.parametrize("work", ["back", pytest.param("same", marks=pytest.mark.slow)])
 def test_ops_within_ops(work):
     no_failures(alone("reentry", "lines", work, SOME["lines"], seconds=150))
 

@@ -14,7 +14,7 @@ import tapejax.numpy as tnp
 from tests.attacks.alone import ALL as EVERYTHING
 from tests.attacks.programs import JAX, LEAVES, TAPE, draw, values
 
-VISITS, COUNT, QUICK = 5, 500 if EVERYTHING else 160, 60
+VISITS, COUNT, QUICK = 5, 500 if EVERYTHING else 160, 20
 ALL = tuple(range(len(LEAVES)))
 
 

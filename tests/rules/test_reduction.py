@@ -109,7 +109,7 @@ WITH_NAN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", WITH_NAN)
 def test_nan_goes_back_as_in_jax(name, dtype):
     # jax without jit: under jit XLA makes its inf * 0 a 0, where the 0 was a bool.

@@ -10,6 +10,7 @@ from tapejax.rules import windows as rules
 from tapejax.rules.registry import lookup
 from tapejax.verify.check import our_vjp
 from tapejax.verify.samples.windows import SAMPLES
+from tests import by_jax
 from tests.rules.harness import (
     assert_equal_functions,
     is_caught,
@@ -52,10 +53,9 @@ def test_windows_side_by_side_select_as_jax_does(shape, size, combine, worst, ho
     x = np.round(rng.normal(size=shape)).astype(np.float32)  # with many equals
     x[rng.random(shape) < holes] = np.nan
     pooled = lambda x: lax.reduce_window(x, worst, combine, size, size, "VALID")
-    out, pullback = jax.vjp(pooled, x)
-    ct = jnp.asarray(rng.normal(size=out.shape), out.dtype)
-    _, ours = our_vjp(lambda x: [pooled(x)], [jnp.asarray(x)], [True])
-    np.testing.assert_array_equal(ours([ct])[0], pullback(ct)[0])
+    ct = rng.normal(size=[n // s for n, s in zip(shape, size, strict=True)]).astype(np.float32)
+    ours = jax.jit(lambda x, ct: our_vjp(lambda x: [pooled(x)], [x], [True])[1]([ct])[0])
+    np.testing.assert_array_equal(ours(x, ct), by_jax.vjp(pooled, x, ct=lambda out: jnp.asarray(ct))[1][0])
 
 
 def test_what_is_refused_says_why():

@@ -351,11 +351,15 @@ def step(number, i):
     return length == 2 and gradient == 2.0 * (number + i % 7) + 1.0 and len(tj.current_tape()) == 0
 
 
-def test_64_threads_200_steps_each():
+STEPS = pytest.mark.parametrize("steps", [40, pytest.param(200, marks=pytest.mark.slow)])
+
+
+@STEPS
+def test_64_threads_of_many_steps_each(steps):
     right = [0] * 64
 
     def work(number):
-        for i in range(200):
+        for i in range(steps):
             right[number] += step(number, i)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(64)]
@@ -363,13 +367,14 @@ def test_64_threads_200_steps_each():
         thread.start()
     for thread in threads:
         thread.join()
-    assert right == [200] * 64
+    assert right == [steps] * 64
 
 
-def test_64_tasks_200_steps_each():
+@STEPS
+def test_64_tasks_of_many_steps_each(steps):
     async def work(number):
         right = 0
-        for i in range(200):
+        for i in range(steps):
             x = tj.tensor(float(number + i % 7), requires_grad=True)
             y = x * x
             await asyncio.sleep(0)  # others record meanwhile
@@ -381,7 +386,7 @@ def test_64_tasks_200_steps_each():
     async def main():
         return await asyncio.gather(*(work(number) for number in range(64)))
 
-    assert asyncio.run(main()) == [200] * 64
+    assert asyncio.run(main()) == [steps] * 64
 
 
 # --- the ambient tape does not grow ---------------------------------------------------------------------------------
