@@ -92,6 +92,11 @@ def quick_compilation() -> dict[str, Any]:
     return options
 
 
+def quick_jit(function: Any) -> Any:
+    """jax.jit for what runs a few times only: compiled quickly, to slower code."""
+    return jax.jit(function, compiler_options=quick_compilation() or None)
+
+
 def scan_counts(params: dict[str, Any], n_in: int) -> tuple[int, int]:
     """(num_consts, num_carry) of a scan; 0.12 has `ft_in` (consts, carry, xs) instead."""
     if "num_consts" in params:

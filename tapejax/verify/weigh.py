@@ -43,8 +43,6 @@ ALONE = "differences alone say so, and nothing else does"
 class Check(Differences):
     """One order of derivative of one subject: rows for the judges, and a finding per input."""
 
-    is_scalar = False
-
     def run(self, *, values_too: bool = False) -> None:
         subject = self.subject
         self.progress(f"the gradient by {subject.speaker}")

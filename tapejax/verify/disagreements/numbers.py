@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tapejax.ground import compat
 from tapejax.verify.check import inexact
 from tapejax.verify.finite import Slope, slope
 from tapejax.verify.tolerance import wide_numpy
@@ -74,7 +75,7 @@ class Slopes:
     def _run(self, wide: Sequence[Any], position: int, moved: np.ndarray) -> np.ndarray:
         if position not in self.runs:
             axes = [0 if i == position else None for i in range(len(wide))]
-            self.runs[position] = jax.jit(jax.vmap(self.function, axes))
+            self.runs[position] = compat.quick_jit(jax.vmap(self.function, axes))
         full = [jnp.asarray(moved if i == position else value) for i, value in enumerate(wide)]
         return np.asarray(self.runs[position](*full), np.float64)
 

@@ -62,8 +62,6 @@ def _as_numbers(version: str) -> tuple[int, ...]:
 def section(found: Survey) -> str:
     counts = [f"{found.counts[verdict]} {_word(verdict)}" for verdict in ORDER if found.counts[verdict]]
     lines = [f"{found.calls} calls, {found.checks} checks, {found.seconds:.0f} s. {', '.join(counts) or 'None'}.", ""]
-    if found.planned is not None:
-        lines += [f"Cut short: {found.calls} of {found.planned} calls were made.", ""]
     if not found.samples:
         lines += ["Without the rules' samples: `tapejax verify` compares those with jax and differences, too.", ""]
     for verdict in ORDER:
