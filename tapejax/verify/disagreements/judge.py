@@ -187,7 +187,7 @@ class Judge:
                     loss = loss_of(single, arrays(point, dtype)) or loss
                     place = ()
                 slopes = slopes or Slopes(function_of(single, loss))
-                numbers = slopes.at(arrays(point, dtype), position, place)
+                numbers = slopes.at(arrays(point, dtype), position, place, not agree)
                 verdict = _decide(mine, other, numbers, TOLERANCES[dtype])
                 if agree:  # what jax wrote is followed by both
                     verdict = JAX if _both_wrong(mine, other, numbers) else RIGHT

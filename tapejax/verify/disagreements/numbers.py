@@ -43,11 +43,12 @@ class Slopes:
         self.function = function
         self.runs: dict[int, Callable[..., Any]] = {}
 
-    def at(self, args: Sequence[Any], position: int, place: tuple[int, ...]) -> Numbers:
+    def at(self, args: Sequence[Any], position: int, place: tuple[int, ...], step_too: bool = True) -> Numbers:
+        """step_too: whether the complex step is taken where that can be done."""
         wide = [wide_numpy(arg) if inexact(arg) else np.asarray(arg) for arg in args]
         real, value = self._along(wide, position, place, 1.0)
         if not np.iscomplexobj(wide[position]):
-            step = self._complex_step(wide, position, place)
+            step = self._complex_step(wide, position, place) if step_too else None
             if real.kind == "smooth":
                 return Numbers(value, float(real.value), float(real.error), None, step)
             if real.kind == "kink":
