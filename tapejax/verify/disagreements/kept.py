@@ -41,10 +41,12 @@ class Kept:
             self.path.write_text(json.dumps(head) + "\n", encoding="utf-8")
             return
         by_key = {key(call): call for call in calls}
-        first, *lines = self.path.read_text(encoding="utf-8").split("\n")
+        first, *lines, cut_off = self.path.read_text(encoding="utf-8").split("\n")
         if json.loads(first) != head:
             raise ArgumentError(f"{self.path} was written with {first}, not with {json.dumps(head)}", fix="remove it")
-        for line in lines[:-1]:  # a line that was cut off has no end
+        if cut_off:  # it was stopped while it was writing
+            self.path.write_text("\n".join([first, *lines, ""]), encoding="utf-8")
+        for line in lines:
             record = json.loads(line)
             if record["call"] in by_key:
                 self.known[record["call"]] = _judged(record, by_key[record["call"]])

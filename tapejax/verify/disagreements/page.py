@@ -22,7 +22,9 @@ INTRODUCTION = """# Where tapejax and jax disagree
 parameters that are not the defaults and under `jax.vmap`, and every sample of every rule: elementwise functions and products in
 every dtype they take, the others in float64 and complex128. It compares tapejax's gradient with jax's. Where they differ,
 extrapolated finite differences decide, and the complex step where the function takes complex numbers. `tapejax disagreements
---page docs/disagreements.md` writes the section of the installed jax (`--no-samples`: without the samples of the rules).
+--page docs/disagreements.md` writes the section of the installed jax (`--no-samples`: without the samples of the rules; `--keep FILE`: it
+can be stopped, and goes on with what the file holds). Functions that jax wrote with others (`jax.numpy`, `jax.scipy`, `jax.nn`) are
+judged by numbers even where tapejax and jax agree: both follow their code.
 
 Each entry under "jax is wrong" can be filed as it stands: its heading is a title, the sentence says what is seen and
 what is expected, and the code shows it without tapejax.
