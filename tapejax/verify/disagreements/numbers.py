@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from tapejax.ground import compat
 from tapejax.verify.check import inexact
@@ -75,10 +75,12 @@ class Slopes:
 
     def _run(self, wide: Sequence[Any], position: int, moved: np.ndarray) -> np.ndarray:
         if position not in self.runs:
-            axes = [0 if i == position else None for i in range(len(wide))]
-            self.runs[position] = compat.quick_jit(jax.vmap(self.function, axes))
-        full = [jnp.asarray(moved if i == position else value) for i, value in enumerate(wide)]
-        return np.asarray(self.runs[position](*full), np.float64)
+            # Not under vmap: not everything has a rule for that, and a loop would go on until all points are done.
+            at = lambda others, point: self.function(*others[:position], point, *others[position + 1 :])
+            self.runs[position] = compat.quick_jit(
+                lambda others, points: lax.map(lambda point: at(others, point), points)
+            )
+        return np.asarray(self.runs[position](list(map(jnp.asarray, wide)), jnp.asarray(moved)), np.float64)
 
     def _complex_step(self, wide: Sequence[Any], position: int, place: tuple[int, ...]) -> float | None:
         """None where the function takes no complex numbers, or takes their real part."""
