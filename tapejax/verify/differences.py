@@ -11,7 +11,7 @@ import numpy as np
 from tapejax.verify.elements import Elements, first_line, measure, scaled
 from tapejax.verify.finite import LEVELS, Guess, index_of, narrowed
 from tapejax.verify.line import Line
-from tapejax.verify.report import RIGHT, UNCHECKED, WRONG, Kink, Report
+from tapejax.verify.report import RIGHT, UNCHECKED, WRONG, Kink, Report, Row
 from tapejax.verify.subject import inexact, random_like
 from tapejax.verify.tolerance import distances, factor, for_dtype, wide_numpy
 from tapejax.verify.wide import equations, has_samplers
@@ -58,6 +58,26 @@ class Differences(Elements):
                 judged["note"] = f"differences in its own dtype: {self._line(0).why}"
             self._row(position, judged.pop("against", "finite differences"), **judged)
         return kinked
+
+    def contradicted(self) -> list[Row]:
+        """The rows of inputs where the sum of the outputs has one slope, from both sides, and the gradient is another."""
+        subject = self.subject
+        self.outputs, self.pullback = subject.by_tape(subject.values)
+        self.cts = [[jnp.ones(out.shape, out.dtype) for out in self.outputs]]
+        self.ours = [self.pullback(self.cts[0])]
+        self._finite()
+        return [row for row in self.report.rows if row.verdict == WRONG and self._has_a_slope(row)]
+
+    def _has_a_slope(self, row: Row) -> bool:
+        line = self._line(0)
+        if row.index is None or not all(np.isfinite(base).all() for base in line.base):
+            return False
+        position = self.subject.names.index(row.input)
+        given = wide_numpy(self.subject.values[position])
+        unit = np.zeros(given.shape, given.dtype)
+        unit[row.index] = scaled(np.ones(given.shape), given)[row.index]
+        found = line.slope(position, unit, 1.0)
+        return found.kind == "smooth" and bool(np.isfinite(found.value))
 
     def _not_its_business(self) -> str:
         program = self.subject.program
