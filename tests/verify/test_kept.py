@@ -4,7 +4,7 @@ import pytest
 
 from tapejax import errors
 from tapejax.verify.disagreements import survey
-from tapejax.verify.disagreements.calls import Call
+from tapejax.verify.disagreements.call import Call
 from tapejax.verify.disagreements.page import section
 from tapejax.verify.samples.base import exactly, positive
 

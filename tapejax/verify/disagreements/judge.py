@@ -15,7 +15,8 @@ from jax import lax
 
 from tapejax.ground import compat
 from tapejax.verify.check import TOLERANCES, inexact, our_vjp
-from tapejax.verify.disagreements.calls import Call, sampled
+from tapejax.verify.disagreements.call import Call
+from tapejax.verify.disagreements.calls import sampled
 from tapejax.verify.disagreements.numbers import Numbers, Slopes
 from tapejax.verify.elements import first_line
 from tapejax.verify.report import CONVENTION, JAX, RIGHT, TAPEJAX, UNDECIDED

@@ -13,7 +13,7 @@ import numpy as np
 
 import tapejax
 from tapejax.errors import ArgumentError
-from tapejax.verify.disagreements.calls import Call
+from tapejax.verify.disagreements.call import Call
 from tapejax.verify.disagreements.judge import Disagreement, Refused
 from tapejax.verify.disagreements.numbers import Numbers
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 
-from tapejax.verify.disagreements.calls import Call, calls
+from tapejax.verify.disagreements.call import Call
+from tapejax.verify.disagreements.calls import calls
 from tapejax.verify.disagreements.judge import OUTSIDE, Disagreement, Judge, Refused
 from tapejax.verify.disagreements.kept import Judged, Kept
 from tapejax.verify.disagreements.reproducer import number, point, reproducer, title
