@@ -10,7 +10,7 @@ from jax import lax
 
 from tapejax import cli
 from tapejax.verify.disagreements import survey
-from tapejax.verify.disagreements.calls import Call
+from tapejax.verify.disagreements.call import Call
 from tapejax.verify.disagreements.page import page, section, sections_of, write
 from tapejax.verify.samples.base import exactly, positive
 from tests.verify.faults import WRONG_RULES

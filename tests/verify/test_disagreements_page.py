@@ -21,10 +21,10 @@ def test_the_page_has_the_size_of_the_sweep():
     for text in sections.values():
         sizes = SIZE.search(text)
         assert sizes is not None
-        assert int(sizes[1]) > 400
-        planned = re.search(r"of (\d+) calls were made", text)
         if "Without the rules' samples" in text:
-            assert int((planned or sizes)[1]) == len(calls(samples=False))
+            assert int(sizes[1]) == len(calls(samples=False))
+        else:
+            assert int(sizes[1]) >= len(calls())  # more where there are several devices
 
 
 def test_the_page_says_of_nobody_that_tapejax_is_wrong():

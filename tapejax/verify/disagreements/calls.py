@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
 from tapejax.rules.registry import name_of
+from tapejax.verify.disagreements.call import NAMES, WIDE, Call
+from tapejax.verify.disagreements.composed import composed
 from tapejax.verify.samples import FAMILIES, MANY_DEVICES
 from tapejax.verify.samples.base import (
     ALL,
@@ -31,60 +32,7 @@ from tapejax.verify.samples.base import (
     well_conditioned,
 )
 
-NAMES = "xyzuvwabcdefgh"
-WIDE = ("float64", "complex128")
 BY_DTYPE = ("mul", "dot_general", "conv_general_dilated", "reduce")  # whose rules depend on it
-
-
-@dataclass(frozen=True)
-class Call:
-    """One expression of its arguments, which are named x, y, z.
-
-    elementwise: every element is a case of its own. batch: the expression runs once per row of the arguments for
-    which it is True, and must give the same under `jax.vmap`.
-    """
-
-    primitive: str
-    code: str
-    arguments: tuple[Recipe, ...]
-    elementwise: bool = False
-    batch: tuple[bool, ...] = ()
-    dtypes: tuple[str, ...] = ALL
-
-    @property
-    def names(self) -> str:
-        return ", ".join(NAMES[: len(self.arguments)])
-
-    @property
-    def text(self) -> str:
-        """The expression as it is called: under vmap if it is batched."""
-        if not self.batch:
-            return self.code
-        axes = "" if all(self.batch) else f", ({', '.join('0' if b else 'None' for b in self.batch)})"
-        return f"jax.vmap(lambda {self.names}: {self.code}{axes})({self.names})"
-
-    def make(self, dtype: str) -> list[np.ndarray]:
-        """Its arguments in a dtype, with few digits: they are printed."""
-        rng = np.random.default_rng(len(self.code))
-        return [self._argument(number, rng, np.dtype(_numpy(dtype))) for number in range(len(self.arguments))]
-
-    def _argument(self, number: int, rng: np.random.Generator, dtype: np.dtype) -> np.ndarray:
-        recipe = self.arguments[number]
-        if self.batch and self.batch[number]:
-            return np.stack([_rounded(recipe(rng, dtype)) for _ in range(2)])
-        return _rounded(recipe(rng, dtype))
-
-
-def _numpy(dtype: str) -> Any:
-    """bfloat16 is drawn as float32: NumPy alone does not know it."""
-    return np.float32 if dtype == "bfloat16" else dtype
-
-
-def _rounded(values: np.ndarray) -> np.ndarray:
-    if not np.issubdtype(values.dtype, np.inexact) or not np.isfinite(values).all():
-        return values
-    small = np.abs(values).max(initial=0.0) < 0.05
-    return values if small else np.round(values, 2)
 
 
 # --- elementwise: points -----------------------------------------------------------------------------------------------
@@ -296,9 +244,10 @@ def _table() -> Iterator[tuple[str, str, tuple[Recipe, ...]]]:
     # linear algebra
     for symmetrize in (True, False):
         yield "cholesky", f"lax.linalg.cholesky(x, symmetrize_input={symmetrize})", (spd,)
+        yield "cholesky", f"lax.linalg.cholesky(x, symmetrize_input={symmetrize})", (square,)
         for lower in (True, False):
             yield "eigh", f"lax.linalg.eigh(x, lower={lower}, symmetrize_input={symmetrize})[1]", (spd,)
-    yield "cholesky", "lax.linalg.cholesky(x)", (square,)
+    yield "cholesky", "lax.linalg.cholesky_p.bind(x)", (spd,)
     yield "cholesky", "jax.scipy.linalg.cho_factor(x)[0]", (spd,)
     yield "cholesky", "jax.scipy.linalg.cho_solve((x, True), y)", (_half(3), m3)
     yield "cholesky", "jnp.linalg.cholesky(x, upper=True)", (spd,)
@@ -391,10 +340,11 @@ def sampled(family: str, primitive: str, number: int) -> Any:
 
 
 def calls(*, samples: bool = True) -> list[Call]:
-    """All calls; those with parameters also under vmap. Then the rules' samples."""
+    """All calls; those with parameters also under vmap. Then what jax composed, and the rules' samples."""
     found = list(_elementwise())
     for primitive, code, arguments in _table():
         found.append(Call(primitive, code, arguments, dtypes=ALL if primitive in BY_DTYPE else WIDE))
         batched = WIDE if "linalg" in code else WIDE[:1]
         found.append(Call(primitive, code, arguments, batch=(True,) * len(arguments), dtypes=batched))
+    found += composed()
     return found + list(_of_samples()) if samples else found

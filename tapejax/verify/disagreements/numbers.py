@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from tapejax.ground import compat
 from tapejax.verify.check import inexact
 from tapejax.verify.finite import Slope, slope
 from tapejax.verify.tolerance import wide_numpy
@@ -42,11 +43,12 @@ class Slopes:
         self.function = function
         self.runs: dict[int, Callable[..., Any]] = {}
 
-    def at(self, args: Sequence[Any], position: int, place: tuple[int, ...]) -> Numbers:
+    def at(self, args: Sequence[Any], position: int, place: tuple[int, ...], step_too: bool = True) -> Numbers:
+        """step_too: whether the complex step is taken where that can be done."""
         wide = [wide_numpy(arg) if inexact(arg) else np.asarray(arg) for arg in args]
         real, value = self._along(wide, position, place, 1.0)
         if not np.iscomplexobj(wide[position]):
-            step = self._complex_step(wide, position, place)
+            step = self._complex_step(wide, position, place) if step_too else None
             if real.kind == "smooth":
                 return Numbers(value, float(real.value), float(real.error), None, step)
             if real.kind == "kink":
@@ -73,10 +75,12 @@ class Slopes:
 
     def _run(self, wide: Sequence[Any], position: int, moved: np.ndarray) -> np.ndarray:
         if position not in self.runs:
-            axes = [0 if i == position else None for i in range(len(wide))]
-            self.runs[position] = jax.jit(jax.vmap(self.function, axes))
-        full = [jnp.asarray(moved if i == position else value) for i, value in enumerate(wide)]
-        return np.asarray(self.runs[position](*full), np.float64)
+            # Not under vmap: not everything has a rule for that, and a loop would go on until all points are done.
+            at = lambda others, point: self.function(*others[:position], point, *others[position + 1 :])
+            self.runs[position] = compat.quick_jit(
+                lambda others, points: lax.map(lambda point: at(others, point), points)
+            )
+        return np.asarray(self.runs[position](list(map(jnp.asarray, wide)), jnp.asarray(moved)), np.float64)
 
     def _complex_step(self, wide: Sequence[Any], position: int, place: tuple[int, ...]) -> float | None:
         """None where the function takes no complex numbers, or takes their real part."""

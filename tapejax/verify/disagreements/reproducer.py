@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tapejax.verify.disagreements.calls import NAMES
+from tapejax.verify.disagreements.call import NAMES
 from tapejax.verify.disagreements.judge import GRADIENT, VALUE, Disagreement
 
 
