@@ -6,6 +6,7 @@ it necessary, so that it can be deleted when that release is dropped. Public JAX
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -86,25 +87,6 @@ def quick_compilation() -> dict[str, Any]:
     if jax.__version_info__ < (0, 11):
         options["xla_cpu_use_fusion_emitters"] = False
     return options
-
-
-def quick_jit(function: Any) -> Any:
-    """jax.jit for what runs a few times only: compiled quickly, to slower code.
-
-    Some programs (a complex number made real) the quick way does not compile.
-    """
-    options, well = quick_compilation(), jax.jit(function)
-    if not options:
-        return well
-    quick = jax.jit(function, compiler_options=options)
-
-    def run(*args: Any) -> Any:
-        try:
-            return quick(*args)
-        except jax.errors.JaxRuntimeError:
-            return well(*args)
-
-    return run
 
 
 def scan_counts(params: dict[str, Any], n_in: int) -> tuple[int, int]:

@@ -58,6 +58,30 @@ def _size(aval: Any) -> float:
     return aval.size * getattr(aval.dtype, "itemsize", 8)
 
 
+def quick_options() -> dict[str, Any]:
+    """Options to compile quickly; none where that is not worth it, or not wanted."""
+    return compat.quick_compilation() if ENABLED else {}
+
+
+def quick_jit(function: Any) -> Any:
+    """jax.jit for what runs a few times only: compiled quickly, to slower code.
+
+    Some programs (a complex number made real) the quick way does not compile.
+    """
+    options, well = quick_options(), jax.jit(function)
+    if not options:
+        return well
+    quick = jax.jit(function, compiler_options=options)
+
+    def run(*args: Any) -> Any:
+        try:
+            return quick(*args)
+        except jax.errors.JaxRuntimeError:
+            return well(*args)
+
+    return run
+
+
 class Tiers:
     """What compiling a program well costs, and what each visit loses without, in the units of policy.py."""
 
@@ -75,7 +99,7 @@ class Tiers:
     def jit(self, function: Callable[..., Any], ready: Callable[[Any, Any], None], **options: Any) -> Any:
         """The function, jitted; ready: is told of the one that was compiled quickly and of the one to use from then on."""
         well = jax.jit(function, **options)
-        settings = compat.quick_compilation() if ENABLED and self.loss < self.cost else None
+        settings = quick_options() if self.loss < self.cost else None
         if not settings:
             return well
         return Quick(jax.jit(function, compiler_options=settings, **options), well, self, ready)

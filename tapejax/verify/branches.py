@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from tapejax.ground import compat
+from tapejax.plan.tiers import quick_jit
 from tapejax.verify.report import Report
 from tapejax.verify.subject import Subject
 from tapejax.verify.wide import equations, noting_branches, run_wide
@@ -23,7 +24,7 @@ def add_branches(report: Report, subject: Subject) -> None:
     taken: set[tuple[int, int]] = set()
     try:
         with noting_branches(taken):
-            run = compat.quick_jit(lambda values: run_wide(program, values, real=None)[0])
+            run = quick_jit(lambda values: run_wide(program, values, real=None)[0])
             jax.block_until_ready(run(list(subject.values)))
         jax.effects_barrier()
     except Exception:  # it does not run step by step

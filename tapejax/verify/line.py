@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from tapejax.ground import compat
+from tapejax.plan.tiers import quick_jit
 from tapejax.verify.finite import POINTS, Guess, Slope, slope
 from tapejax.verify.tolerance import for_dtype, inexact, wide_numpy, wide_value
 from tapejax.verify.wide import is_analytic, noting_narrow, run_wide, stopping
@@ -151,9 +152,7 @@ def _run_jitted(subject: Subject, real: Any = np.float64) -> Callable[..., Any]:
     """The program's run, compiled once per subject; `held` is None at the base point."""
     if ("run", real) not in subject.compiled:
         program = subject.program
-        subject.compiled["run", real] = compat.quick_jit(
-            lambda values, held: run_wide(program, values, real=real, held=held)
-        )
+        subject.compiled["run", real] = quick_jit(lambda values, held: run_wide(program, values, real=real, held=held))
     return subject.compiled["run", real]
 
 

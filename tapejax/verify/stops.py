@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from tapejax.ground import compat
+from tapejax.plan.tiers import quick_jit
 from tapejax.program.program import Eqn
 from tapejax.verify.report import CUSTOM_RULE, Finding, Report, Stop
 from tapejax.verify.subject import Subject, cotangents, vjp_at
@@ -69,7 +70,7 @@ def _gradient(subject: Subject, cts: list[Any], *through: str) -> list[np.ndarra
     outputs = lambda *values: run_wide(program, values)[0]
     with jax.enable_x64(True), seeing_through(*through):
         values = [wide_value(value) for value in subject.values]
-        pull = compat.quick_jit(lambda values, cts: vjp_at(outputs, values, subject.positions, cts))
+        pull = quick_jit(lambda values, cts: vjp_at(outputs, values, subject.positions, cts))
         return [wide_numpy(gradient) for gradient in pull(values, cts)]
 
 

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax.errors import ArgumentError
-from tapejax.ground import compat
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import is_data, is_tensor
+from tapejax.plan.tiers import quick_jit
 from tapejax.program.program import CUSTOM, flatten
 from tapejax.tape.tape import Tape
 from tapejax.tensor.tensor import make
@@ -211,7 +211,7 @@ class Subject:
             )
         if "vjp" not in self.compiled:
             pull = lambda values, cts: value_and_vjp_at(self.over_arrays, values, self.positions, cts)
-            self.compiled["vjp"] = compat.quick_jit(pull)
+            self.compiled["vjp"] = quick_jit(pull)
         self.value_by_jax, found = self.compiled["vjp"](list(values), list(cts))
         return at_positions(found, self.positions, len(values))
 
@@ -220,7 +220,7 @@ class Subject:
         if self.jaxpr is None:
             return self.over_arrays(*values)
         if "value" not in self.compiled:
-            self.compiled["value"] = compat.quick_jit(self.over_arrays)
+            self.compiled["value"] = quick_jit(self.over_arrays)
         return self.compiled["value"](*values)
 
     def in_float64(self, values: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
@@ -250,9 +250,7 @@ class Subject:
         program, positions = self.program, self.positions
         if ("opened", real) not in self.compiled:
             outputs = lambda *values: run_wide(program, values, real=real)[0]
-            self.compiled["opened", real] = compat.quick_jit(
-                lambda values, cts: vjp_at(outputs, values, positions, cts)
-            )
+            self.compiled["opened", real] = quick_jit(lambda values, cts: vjp_at(outputs, values, positions, cts))
         return self.compiled["opened", real]
 
     # -- along a line --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tapejax.ground import compat
+from tapejax.plan.tiers import quick_jit
 from tapejax.verify.check import TOLERANCES, inexact, our_vjp
 from tapejax.verify.disagreements.call import Call
 from tapejax.verify.disagreements.calls import sampled
@@ -100,7 +100,7 @@ class Judge:
             warnings.simplefilter("ignore")
             runs = [run for dtype in call.dtypes if (run := self._run_in(call, dtype)) is not None]
             try:  # one program for all dtypes: most of the time is compiling
-                every = compat.quick_jit(
+                every = quick_jit(
                     lambda all_args: [run.three(*args) for run, args in zip(runs, all_args, strict=True)]
                 )([run.args for run in runs])
             except Exception:
@@ -125,7 +125,7 @@ class Judge:
         call, dtype = run.call, run.dtype
         if found is None:
             try:
-                found = compat.quick_jit(run.three)(*run.args)
+                found = quick_jit(run.three)(*run.args)
             except Exception:
                 yield from self._failed(run, known)
                 return
@@ -149,7 +149,7 @@ class Judge:
         results: list[Any] = []
         for part in (run.own, run.ours, run.theirs):
             try:
-                results.append(compat.quick_jit(part)(*run.args))
+                results.append(quick_jit(part)(*run.args))
                 errors.append("")
             except Exception as error:
                 results.append(None)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tapejax.ground import compat
+from tapejax.plan.tiers import quick_jit
 from tapejax.verify.check import inexact
 from tapejax.verify.finite import Slope, slope
 from tapejax.verify.tolerance import wide_numpy
@@ -77,9 +77,7 @@ class Slopes:
         if position not in self.runs:
             # Not under vmap: not everything has a rule for that, and a loop would go on until all points are done.
             at = lambda others, point: self.function(*others[:position], point, *others[position + 1 :])
-            self.runs[position] = compat.quick_jit(
-                lambda others, points: lax.map(lambda point: at(others, point), points)
-            )
+            self.runs[position] = quick_jit(lambda others, points: lax.map(lambda point: at(others, point), points))
         return np.asarray(self.runs[position](list(map(jnp.asarray, wide)), jnp.asarray(moved)), np.float64)
 
     def _complex_step(self, wide: Sequence[Any], position: int, place: tuple[int, ...]) -> float | None:
