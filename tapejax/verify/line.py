@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tapejax.ground import compat
 from tapejax.plan.tiers import quick_jit
 from tapejax.verify.finite import POINTS, Guess, Slope, slope
 from tapejax.verify.tolerance import for_dtype, inexact, wide_numpy, wide_value
@@ -174,7 +173,7 @@ def _walk_jitted(subject: Subject, real: Any, dtypes: Sequence[Any]) -> Callable
             return lax.fori_loop(0, count, lambda i, found: found.at[i].set(at(steps[i])), found)
 
         # It runs at many points: a large program is worth compiling well.
-        subject.compiled["walk", real] = (jax.jit if subject.work > LARGE else compat.quick_jit)(walk)
+        subject.compiled["walk", real] = (jax.jit if subject.work > LARGE else quick_jit)(walk)
     return subject.compiled["walk", real]
 
 
