@@ -233,10 +233,19 @@ def of_refusal(depth: int = 2) -> Caller | None:
 
 def is_raised_by_jax(error: BaseException) -> bool:
     """Whether the frame that raised an error is one of jax's own."""
+    return _raiser(error) is JAX
+
+
+def is_raised_by_a_library(error: BaseException) -> bool:
+    """Whether the frame that raised an error is that of a library beside jax."""
+    return _raiser(error) is LIBRARY
+
+
+def _raiser(error: BaseException) -> str | None:
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
-    return last is not None and owners[last.tb_frame.f_code.co_filename] is JAX
+    return None if last is None else owners[last.tb_frame.f_code.co_filename]
 
 
 # --- names: for messages ------------------------------------------------------------------------------

@@ -212,7 +212,12 @@ class Differences(Elements):
                 agrees = abs(float(np.sum(wide * direction).real) - found.value)
                 if agrees < 1e-2 * max(abs(found.value), size) + noise:
                     terms = (judge - wide) * direction
-                    lost = max(lost, float(np.sqrt(np.sum(np.abs(terms) ** 2))), abs(float(np.sum(terms).real)))
+                    lost = max(lost, _length(terms), abs(float(np.sum(terms).real)))
+            for judge, wide in self._rounded_elsewhere(position, seed):
+                if abs(mine - found.value) <= 4 * lost:
+                    break
+                whole = _length(wide * direction)
+                lost = max(lost, size * _length((judge - wide) * direction) / whole if whole else 0.0)
             if 4 * lost > allowed:
                 name = jnp.dtype(self.subject.narrowest).name
                 part = lost / max(size, 1e-300)
@@ -367,3 +372,7 @@ def stops_inside(program: Any) -> bool:
 def _solves(program: Any) -> bool:
     """Whether a program solves linear equations by a given way: its derivative is that of the equations, not of the way."""
     return program is not None and any(eqn.name == "custom_linear_solve" for eqn in program.eqns)
+
+
+def _length(terms: np.ndarray) -> float:
+    return float(np.sqrt(np.sum(np.abs(terms) ** 2)))

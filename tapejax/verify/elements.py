@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import jax
@@ -354,6 +355,12 @@ class Elements:
             yield wide_numpy(judge[position]), wide_numpy(wide[position])
             number += 1
 
+    def _rounded_elsewhere(self, position: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The same under the other cotangents: how much one of them loses is partly luck."""
+        seeds = {self._same_cts(other) for other in range(len(self.cts))} - {self._same_cts(seed)}
+        for other in sorted(seeds):
+            yield from self._rounded(position, other)
+
     def _rounded_once_more(self, seed: int) -> bool:
         try:
             self.rounding[seed].append(next(self.rounders[seed]))
@@ -373,7 +380,8 @@ class Elements:
         """A tolerance that knows how far jax's own gradient can be trusted at this point. enough: whether it will do."""
         off, name, measured = 0.0, jnp.dtype(self.subject.narrowest).name, tolerance
         known = False
-        for narrow, wide in self._rounded(position, seed) if self.narrow else ():
+        every = (self._rounded(position, seed), self._rounded_elsewhere(position, seed)) if self.narrow else ()
+        for narrow, wide in chain.from_iterable(every):
             known = True
             _, relative = distances(narrow, wide, tolerance)
             off = max(off, float(relative[np.isfinite(relative)].max(initial=0.0)))

@@ -215,6 +215,17 @@ class Subject:
         self.value_by_jax, found = self.compiled["vjp"](list(values), list(cts))
         return at_positions(found, self.positions, len(values))
 
+    def is_a_program_of_its_own(self) -> bool:
+        """Whether jax can differentiate it after it was traced: not if a custom rule in it reads another trace's values."""
+        if self.jaxpr is None:
+            return True
+        try:
+            outputs, pull = jax.vjp(jax.jit(lambda values: self.over_arrays(*values)), list(self.values))
+            pull([jnp.ones_like(out) for out in outputs])
+        except Exception:
+            return False
+        return True
+
     def value(self, values: Sequence[Any]) -> list[Any]:
         """What the function itself gives, with no derivative in sight."""
         if self.jaxpr is None:

@@ -6,6 +6,7 @@ custom rule speaks for both sets of rules, so the primal code stands in for it. 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax.errors import ArgumentError, TapejaxError
+from tapejax.ground import callers
 from tapejax.ground.where import user_line
 from tapejax.program.program import run_eqns
+from tapejax.transforms.recording import remember_over_arrays
 from tapejax.verify.composed import wrong_function_of_jax
 from tapejax.verify.differences import NUMERICAL, Differences, stops_inside
 from tapejax.verify.elements import PRIMAL, Ruling, first_line, scaled
@@ -50,7 +53,7 @@ class Check(Differences):
         subject = self.subject
         self.progress(f"the gradient by {subject.speaker}")
         try:
-            outputs, self.pullback = subject.by_tape(subject.values)
+            outputs, self.pullback = self._by_tape()
             if not outputs:
                 raise ArgumentError(f"`{subject.name}` returns no float or complex array", at=user_line())
             self.outputs = outputs
@@ -69,6 +72,24 @@ class Check(Differences):
         self.judge()
         if values_too:
             self._values()
+
+    def _by_tape(self) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
+        """(outputs, pullback); over arrays where a library that the function calls does not take a Tensor.
+
+        What the user's own code raises comes out at once.
+        """
+        subject = self.subject
+        try:
+            return subject.by_tape(subject.values)
+        except Exception as error:
+            if error is not subject.raised or not callers.is_raised_by_a_library(error):
+                raise
+            remember_over_arrays(subject.function)
+            try:
+                return subject.by_tape(subject.values)
+            except Exception:
+                subject.raised = error
+                raise error from None
 
     def _cotangents(self, outputs: list[Any], seed: int) -> list[Any]:
         """Random ones; 1 for a scalar, so that what is compared is the user's own gradient."""
@@ -105,6 +126,9 @@ class Check(Differences):
             why = "neither the tape nor jax can differentiate it"
         else:
             who, why = (CUSTOM_RULE if subject.kinks_are_conventions else TAPEJAX), "jax can differentiate it"
+            if not subject.is_a_program_of_its_own():
+                who = UNDECIDED
+                why = "jax cannot either once it is compiled (jax.vjp(jax.jit(f))): a rule in it reads what is traced around it"
         for position in subject.positions:
             self._finding(position, who, f"{subject.speaker} gives no gradient ({first_line(error)}); {why}")
 
