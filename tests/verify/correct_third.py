@@ -2306,13 +2306,6 @@ def lanczos_tridiagonal():
     return first, (symmetric(5), draw(5))
 
 
-@case("s2fft")
-def small_wigner_recursion():
-    import s2fft
-
-    return lambda x: s2fft.recursions.turok_jax.compute_slice(x, 2, 4, 0), (jnp.float32(0.9),)
-
-
 @case("penzai")
 def named_attention():
     from penzai import pz
