@@ -129,6 +129,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     disagreements.add_argument("--only", metavar="NAMES", help="primitives, separated by commas")
     disagreements.add_argument("--no-samples", action="store_true", help="without the samples of the rules")
+    disagreements.add_argument(
+        "--keep",
+        metavar="FILE",
+        help="keep what is found on the way; run again with the same file, it goes on from there",
+    )
     disagreements.add_argument("--page", metavar="FILE", help="write the section of this jax into a page")
     disagreements.add_argument("--json", metavar="FILE", help="write all results to a file ('-' for standard output)")
     disagreements.set_defaults(html=None)
@@ -443,7 +448,7 @@ def _disagreements(options: argparse.Namespace) -> int:
         if options.page:
             raise UsageError("--page writes a whole section: leave --only out")
     with _progress() as progress:
-        found = survey(only=only, samples=not options.no_samples, progress=progress)
+        found = survey(only=only, samples=not options.no_samples, progress=progress, keep=options.keep)
     with _writing():
         if options.page:
             write(found, options.page)

@@ -19,7 +19,7 @@ from jax.extend import core as jex_core
 from jax.extend import source_info_util
 
 from tapejax.ground.caches import cached
-from tapejax.ground.where import shown
+from tapejax.ground.where import is_internal, shown
 
 
 def jaxpr_parts(jaxpr: Any) -> tuple[Any, list[Any]]:
@@ -92,6 +92,25 @@ def quick_compilation() -> dict[str, Any]:
     return options
 
 
+def quick_jit(function: Any) -> Any:
+    """jax.jit for what runs a few times only: compiled quickly, to slower code.
+
+    Some programs (a complex number made real) the quick way does not compile.
+    """
+    options, well = quick_compilation(), jax.jit(function)
+    if not options:
+        return well
+    quick = jax.jit(function, compiler_options=options)
+
+    def run(*args: Any) -> Any:
+        try:
+            return quick(*args)
+        except jax.errors.JaxRuntimeError:
+            return well(*args)
+
+    return run
+
+
 def scan_counts(params: dict[str, Any], n_in: int) -> tuple[int, int]:
     """(num_consts, num_carry) of a scan; 0.12 has `ft_in` (consts, carry, xs) instead."""
     if "num_consts" in params:
@@ -116,6 +135,26 @@ def source_frames(source_info: Any) -> list[tuple[str, int]]:
     """(file, line) of the frames an equation was made in, the innermost first; none where jax did not keep them."""
     traceback = getattr(source_info, "traceback", None)
     return [(frame.file_name, frame.line_num) for frame in getattr(traceback, "frames", ())]
+
+
+_JAX = os.path.dirname(jax.__file__) + os.sep
+_LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("image", "nn", "numpy", "ops", "scipy"))
+
+
+def called_functions(source_info: Any) -> list[str]:
+    """The functions of jax's libraries (jax.numpy, jax.scipy, jax.nn) that an equation was made in, the innermost first.
+
+    Only those that the user's own code called, directly or through each other.
+    """
+    found = []
+    for frame in getattr(getattr(source_info, "traceback", None), "frames", ()):
+        if not frame.file_name.startswith(_JAX):
+            if is_internal(frame.file_name):
+                continue
+            break
+        if any(part in frame.file_name[len(_JAX) - 1 :] for part in _LIBRARIES):
+            found.append(frame.function_name.rpartition(".")[2])
+    return found
 
 
 class MadeAt:

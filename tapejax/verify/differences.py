@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax.verify.elements import Elements, first_line, measure, scaled
-from tapejax.verify.finite import LEVELS, index_of, narrowed
+from tapejax.verify.finite import LEVELS, Guess, index_of, narrowed
 from tapejax.verify.line import Line
 from tapejax.verify.report import RIGHT, UNCHECKED, WRONG, Kink, Report
 from tapejax.verify.subject import inexact, random_like
@@ -46,7 +46,7 @@ class Differences(Elements):
                     judged = self._along(position, self._line(seed), self.ours[seed], seed, judged)
                 except Exception as error:
                     judged = {"verdict": UNCHECKED, "note": f"it could not be run: {first_line(error)}"}
-                if judged["verdict"] != RIGHT or self.late():
+                if judged["verdict"] != RIGHT or self.late() or not self._affordable(2 + seed):
                     break
             assert judged is not None
             if judged["verdict"] == RIGHT and not self.late():
@@ -74,10 +74,9 @@ class Differences(Elements):
         line, program = self._line(0), self.subject.program
         if size < 2 or not self.subject.thorough or program is None or not line.precise:
             return judged
-        if size <= FEW:
+        if size <= FEW and self._affordable(size):
             return self._each(position, line, judged)
-        work = sum(int(np.prod(aval.shape)) for aval in program.avals if hasattr(aval, "shape"))
-        if 2 * LEVELS * BLOCKS * work > WORK:
+        if not self._affordable(BLOCKS):
             return judged
         power, judged["power"] = judged["power"], 0.0  # of all at once
         for block in np.array_split(np.arange(size), BLOCKS):
@@ -89,12 +88,16 @@ class Differences(Elements):
         judged["power"] = min(judged.get("power", 0.0) or power, power)
         return judged
 
+    def _affordable(self, ladders: int) -> bool:
+        return 2 * LEVELS * ladders * self.subject.work <= WORK
+
     def _each(self, position: int, line: Line, judged: dict[str, Any]) -> dict[str, Any]:
         """Every element by itself."""
         gradient, value = wide_numpy(self.ours[0][position]), wide_numpy(self.subject.values[position])
         by_step = judged["against"] == "complex step"
         steps = scaled(np.ones(value.shape), value)
         expected, noise = gradient.copy(), np.zeros(value.shape)
+        tolerance = for_dtype(self.subject.narrowest, slopes=True, rtol=self.rtol)
         for element in range(value.size):
             if self.late():
                 break
@@ -103,11 +106,10 @@ class Differences(Elements):
             unit[index] = steps[index]
             moves = self.subject.allowed_move(position, unit)
             got = float(np.sum(gradient * moves).real)
-            found = measure(line, position, moves, abs(got), by_step)
+            found = measure(line, position, moves, abs(got), by_step, Guess(got, tolerance.rtol * abs(got)))
             if found.kind == "smooth" and np.isfinite(found.value):
                 expected[index] += (found.value - got) / steps[index]
                 noise[index] = 5 * found.error / steps[index]
-        tolerance = for_dtype(self.subject.narrowest, slopes=True, rtol=self.rtol)
         apart, _ = distances(gradient, expected, tolerance)
         close = np.where(apart <= noise, gradient, expected)
         found, tolerance, _ = self._compared(position, [gradient], [close], tolerance, False)
@@ -134,8 +136,9 @@ class Differences(Elements):
         size = float(np.sqrt(np.sum(np.abs(gradient * direction) ** 2)))
         tolerance = for_dtype(self.subject.narrowest, slopes=True, rtol=self.rtol)
         by_step = line.analytic and bool(np.isfinite(line.base[0]).all())
-        found = measure(line, position, direction, size, by_step)
         mine = float(np.sum(gradient * direction).real)
+        guess = Guess(mine, tolerance.rtol * max(abs(mine), size))
+        found = measure(line, position, direction, size, by_step, guess)
         against = "complex step" if by_step else "finite differences"
         allowed, reason = self._allowed(found, size, tolerance, line, position, direction, seed)
         apart = abs(mine - found.value)
@@ -184,6 +187,8 @@ class Differences(Elements):
             # What float32 and narrower lose is no fault of the rules: measured on jax's own gradient.
             lost = 0.0
             for judge, wide in self._rounded(position, seed):
+                if abs(mine - found.value) <= 4 * lost:
+                    break
                 agrees = abs(float(np.sum(wide * direction).real) - found.value)
                 if agrees < 1e-2 * max(abs(found.value), size) + noise:
                     terms = (judge - wide) * direction

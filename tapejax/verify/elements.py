@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax.verify.finite import Slope, index_of
+from tapejax.verify.finite import Guess, Slope, index_of
 from tapejax.verify.line import Line, nudged
 from tapejax.verify.report import RIGHT, UNCHECKED, WRONG, Report, Row
 from tapejax.verify.subject import Subject
@@ -37,12 +37,15 @@ class Ruling:
 class Elements:
     """One order of derivative of one subject: what the tape gave, and the judges that give whole gradients."""
 
+    is_scalar = False
+
     def __init__(self, subject: Subject, report: Report, order: int, judges, seeds: Sequence[int], rtol: float | None):
         self.subject, self.report, self.order, self.judges = subject, report, order, judges
         self.seeds, self.rtol = seeds, rtol
         self.kinds = [jax.typeof(value).str_short() for value in subject.values]
         self.lines: dict[int, Line] = {}
-        self.rounding: dict[int, Any] = {}
+        self.rounding: dict[int, list[Any]] = {}
+        self.rounders: dict[int, Iterator[Any]] = {}
         self.sizes: dict[int, float] = {}
         self.exact: dict[int, Any] = {}
         self.deadline: float | None = None  # by time.perf_counter
@@ -68,9 +71,14 @@ class Elements:
             self._row(position, against, verdict, note=note)
 
     def _line(self, seed: int) -> Line:
+        seed = self._same_cts(seed)
         if seed not in self.lines:
             self.lines[seed] = self.subject.line(self.subject.values, self.cts[seed], self.outputs)
         return self.lines[seed]
+
+    def _same_cts(self, seed: int) -> int:
+        """The first seed with the same cotangents: a scalar loss has the cotangent 1 for all of them."""
+        return 0 if self.is_scalar else seed
 
     # -- the judges --------------------------------------------------------------------------------
 
@@ -102,7 +110,11 @@ class Elements:
             return
         self.progress("the gradient of the primal code")
         try:
-            theirs = [subject.in_float64(subject.values, cts) for cts in self.cts]
+            known = {
+                seed: subject.in_float64(subject.values, self.cts[seed])
+                for seed in {self._same_cts(i) for i in range(len(self.cts))}
+            }
+            theirs = [known[self._same_cts(seed)] for seed in range(len(self.cts))]
         except Exception as error:
             self._all_rows(PRIMAL, UNCHECKED, f"it cannot be differentiated: {first_line(error)}")
             return
@@ -149,8 +161,9 @@ class Elements:
                 reason = "it is zero up to rounding, beside the terms that cancel"
                 tolerance = Tolerance(tolerance.rtol, tolerance.floor, reason)
                 return difference(ours[worst], theirs[worst], tolerance, unit), tolerance, worst
-            tolerance = self._conditioned(position, worst, theirs[worst], tolerance, kinked)
-            found = difference(ours[worst], theirs[worst], tolerance, self._unit(position, worst))
+            apart = lambda tolerance: difference(ours[worst], theirs[worst], tolerance, self._unit(position, worst))
+            tolerance = self._conditioned(position, worst, theirs[worst], tolerance, kinked, lambda t: apart(t).ok)
+            found = apart(tolerance)
         return found, tolerance, worst
 
     def _confirmed(self, position: int, seed: int, ours, theirs, tolerance: Tolerance) -> Difference | None:
@@ -294,6 +307,7 @@ class Elements:
 
     def _exact(self, position: int, seed: int) -> np.ndarray | None:
         """The gradient in float64, by jax and without custom rules; None if there is none."""
+        seed = self._same_cts(seed)
         if seed not in self.exact:
             try:
                 program = self.subject.program
@@ -321,28 +335,55 @@ class Elements:
         return 64 * float(jnp.finfo(subject.narrowest).eps) * outputs / largest if np.isfinite(outputs) else 0.0
 
     def _rounded_works(self, seed: int) -> bool:
+        seed = self._same_cts(seed)
         return seed not in self.rounding or bool(self.rounding[seed])
 
-    def _rounded(self, position: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The gradient in the program's precision and in float64, by jax and without custom rules; several of them."""
-        if seed not in self.rounding:
-            try:
-                self.rounding[seed] = self.subject.rounded(self.subject.values, self.cts[seed])
-            except Exception:  # jax cannot differentiate it, or not in float64
-                self.rounding[seed] = []
-        return [(wide_numpy(judge[position]), wide_numpy(wide[position])) for judge, wide in self.rounding[seed]]
+    def _rounded(self, position: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The gradient in the program's precision and in float64, by jax and without custom rules; several of them.
 
-    def _conditioned(self, position: int, seed: int, judge: Any, tolerance: Tolerance, kinked: bool) -> Tolerance:
-        """A tolerance that knows how far jax's own gradient can be trusted at this point."""
-        pairs = self._rounded(position, seed) if self.narrow else []
-        if pairs:
-            off = 0.0
-            for narrow, wide in pairs:
-                _, relative = distances(narrow, wide, tolerance)
-                off = max(off, float(relative[np.isfinite(relative)].max(initial=0.0)))
-            name = jnp.dtype(self.subject.narrowest).name
+        Each is computed when it is asked for: those that take longest come last.
+        """
+        seed = self._same_cts(seed)
+        if seed not in self.rounding:
+            self.rounding[seed] = []
+            self.rounders[seed] = self.subject.rounded(self.subject.values, self.cts[seed])
+        known = self.rounding[seed]
+        number = 0
+        while number < len(known) or self._rounded_once_more(seed):
+            judge, wide = known[number]
+            yield wide_numpy(judge[position]), wide_numpy(wide[position])
+            number += 1
+
+    def _rounded_once_more(self, seed: int) -> bool:
+        try:
+            self.rounding[seed].append(next(self.rounders[seed]))
+        except Exception:  # there are no more; or jax cannot differentiate it, or not in float64
+            return False
+        return True
+
+    def _conditioned(
+        self,
+        position: int,
+        seed: int,
+        judge: Any,
+        tolerance: Tolerance,
+        kinked: bool,
+        enough: Callable[[Tolerance], bool],
+    ) -> Tolerance:
+        """A tolerance that knows how far jax's own gradient can be trusted at this point. enough: whether it will do."""
+        off, name, measured = 0.0, jnp.dtype(self.subject.narrowest).name, tolerance
+        known = False
+        for narrow, wide in self._rounded(position, seed) if self.narrow else ():
+            known = True
+            _, relative = distances(narrow, wide, tolerance)
+            off = max(off, float(relative[np.isfinite(relative)].max(initial=0.0)))
             reason = f"jax's own {name} gradient is off by {off:.1e} from the one in float64"
-            return tolerance if 4 * off <= tolerance.rtol else Tolerance(4 * off, tolerance.floor, reason)
+            if 4 * off > tolerance.rtol:
+                measured = Tolerance(4 * off, tolerance.floor, reason)
+            if enough(measured):
+                break
+        if known:
+            return measured
         if kinked:
             return tolerance  # one bit may change the side of a kink; that is no rounding
         try:
@@ -354,11 +395,13 @@ class Elements:
         return Tolerance(max(tolerance.rtol, 20 * min(moves)), tolerance.floor, reason)
 
 
-def measure(line: Line, position: int, direction: np.ndarray, size: float, by_step: bool) -> Slope:
+def measure(
+    line: Line, position: int, direction: np.ndarray, size: float, by_step: bool, guess: Guess | None = None
+) -> Slope:
     if by_step:
         value = line.complex_step(position, direction)
         return Slope(value, 0.0, "smooth" if np.isfinite(value) else "rough")
-    return line.slope(position, direction, size)
+    return line.slope(position, direction, size, guess)
 
 
 def scaled(direction: np.ndarray, value: np.ndarray) -> np.ndarray:

@@ -13,9 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 
 LEVELS = 10
+FEW_LEVELS = 4  # where it is known what to expect
 RATIO = 4.0
 PROBES = np.array([-4.0, -2.0, -1.0, 1.0, 2.0, 4.0])  # in units of the last bit: how much the value is noise
 POINTS = 2 * LEVELS + len(PROBES)
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What a slope should be, and how far it may be from that."""
+
+    value: float
+    margin: float
 
 
 @dataclass(slots=True)
@@ -34,14 +43,23 @@ class Slope:
 
 
 def slope(
-    along: Callable[[np.ndarray], np.ndarray], noise: float, size: float, first: float = 0.02, eps: float = 2e-16
+    along: Callable[[np.ndarray], np.ndarray],
+    noise: float,
+    size: float,
+    first: float = 0.02,
+    eps: float = 2e-16,
+    guess: Guess | None = None,
 ) -> Slope:
     """The slope at 0 of a function that is 0 there; `along` gives its values at several steps.
 
     noise: the least rounding error of a value; more of it is measured at steps of some eps. size: what counts as a
     large slope here; less than a thousandth of it is nothing. first: the largest step. Where the steps turn out too
-    large, as beside a pole, smaller ones are tried.
+    large, as beside a pole, smaller ones are tried. guess: a few steps that settle at it are enough.
     """
+    if guess is not None:
+        found, _ = _ladder(along, noise, size, first / RATIO**2, eps, FEW_LEVELS)
+        if found.kind == "smooth" and abs(found.value - guess.value) + 5 * found.error <= guess.margin:
+            return found
     found, noise = _ladder(along, noise, size, first, eps)
     if found.kind != "smooth":
         finer, _ = _ladder(along, noise, size, first * RATIO ** (1 - LEVELS), eps)
@@ -50,11 +68,12 @@ def slope(
     return found
 
 
-def _ladder(along, noise: float, size: float, first: float, eps: float) -> tuple[Slope, float]:
+def _ladder(along, noise: float, size: float, first: float, eps: float, levels: int = LEVELS) -> tuple[Slope, float]:
     """What a ladder of steps says, and the noise that was measured."""
-    steps = [first * RATIO**-level for level in range(LEVELS) if noise == 0 or noise / (first * RATIO**-level) < size]
+    steps = [first * RATIO**-level for level in range(levels) if noise == 0 or noise / (first * RATIO**-level) < size]
     steps = steps if len(steps) >= 4 else [first * 2.0**-level for level in range(5)]
-    found = along(np.concatenate([steps, np.negative(steps), PROBES * eps]))
+    probes = PROBES if levels == LEVELS else PROBES[[0, -1]]
+    found = along(np.concatenate([steps, np.negative(steps), probes * eps]))
     ups, downs, near = np.split(found, [len(steps), 2 * len(steps)])
     near = np.abs(near[np.isfinite(near)])
     noise = max(noise, float(near.max(initial=0.0)))

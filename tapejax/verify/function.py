@@ -10,6 +10,7 @@ import numpy as np
 
 from tapejax.errors import ArgumentError
 from tapejax.ground.where import user_line
+from tapejax.verify.branches import add_branches
 from tapejax.verify.progress import Progress
 from tapejax.verify.report import Report
 from tapejax.verify.stops import add_stops
@@ -95,6 +96,8 @@ def _check(report, subject, order, judges, numbers, rtol, budget, start, diagnos
     if "finite" in judges and not check.late():
         progress("stop_gradients")
         add_stops(report, first)
+    if not check.late():
+        add_branches(report, first)
     if not report.ok and diagnose:
         from tapejax.verify.diagnosis import diagnose as find
 

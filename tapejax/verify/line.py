@@ -14,13 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tapejax.verify.finite import POINTS, Slope, slope
+from tapejax.ground import compat
+from tapejax.verify.finite import POINTS, Guess, Slope, slope
 from tapejax.verify.tolerance import for_dtype, inexact, wide_numpy, wide_value
 from tapejax.verify.wide import is_analytic, noting_narrow, run_wide, stopping
 
 if TYPE_CHECKING:
     from tapejax.verify.subject import Subject
 
+LARGE = 3e5  # numbers computed in a run
 REPEATS = 4  # points that differ in the last bits, to see how far the value moves
 
 
@@ -107,13 +109,14 @@ class Line:
         moves = [np.zeros_like(value) if inexact(value) else None for value in self.values]
         moves[position] = direction
         real = np.float64 if self.precise else None
-        given = (self.values, moves, self.held, self.cts, self.base, padded)
+        padded[len(steps)] = 0.0  # the point itself
+        given = (self.values, moves, self.held, self.cts, self.base, padded, len(steps) + 1)
         if self.precise:
             with jax.enable_x64(True):
                 found = np.asarray(_walk_jitted(subject, real, self.dtypes)(*given))
         else:
             found = wide_numpy(_walk_jitted(subject, real, self.dtypes)(*given))
-        return found[: len(steps)] - found[-1]  # the last step is 0
+        return found[: len(steps)] - found[len(steps)]
 
     def _at(self, moved: Sequence[Any]) -> float:
         outputs = self.subject.over_arrays(*[jnp.asarray(m, d) for m, d in zip(moved, self.dtypes, strict=True)])
@@ -126,10 +129,10 @@ class Line:
         moved[position] = self.values[position] + t * direction
         return moved
 
-    def slope(self, position: int, direction: np.ndarray, size: float) -> Slope:
-        """The slope along a direction of one input."""
-        first = 0.02 if self.precise else 0.1
-        return slope(lambda steps: self.along(position, direction, steps), self.noise, size, first, self.eps)
+    def slope(self, position: int, direction: np.ndarray, size: float, guess: Guess | None = None) -> Slope:
+        """The slope along a direction of one input. guess: what it should be; if it is, a few steps tell."""
+        first, guess = (0.02, guess) if self.precise else (0.1, None)
+        return slope(lambda steps: self.along(position, direction, steps), self.noise, size, first, self.eps, guess)
 
     def complex_step(self, position: int, direction: np.ndarray) -> float:
         """The slope from one step along the imaginary axis: nothing cancels, so it is exact to rounding."""
@@ -148,7 +151,9 @@ def _run_jitted(subject: Subject, real: Any = np.float64) -> Callable[..., Any]:
     """The program's run, compiled once per subject; `held` is None at the base point."""
     if ("run", real) not in subject.compiled:
         program = subject.program
-        subject.compiled["run", real] = jax.jit(lambda values, held: run_wide(program, values, real=real, held=held))
+        subject.compiled["run", real] = compat.quick_jit(
+            lambda values, held: run_wide(program, values, real=real, held=held)
+        )
     return subject.compiled["run", real]
 
 
@@ -157,7 +162,7 @@ def _walk_jitted(subject: Subject, real: Any, dtypes: Sequence[Any]) -> Callable
     if ("walk", real) not in subject.compiled:
         program = subject.program
 
-        def walk(values, moves, held, cts, bases, steps):
+        def walk(values, moves, held, cts, bases, steps, count):
             def at(step):
                 moved = [v if move is None else v + step * move for v, move in zip(values, moves, strict=True)]
                 if real is None:
@@ -166,9 +171,11 @@ def _walk_jitted(subject: Subject, real: Any, dtypes: Sequence[Any]) -> Callable
                 parts = zip(cts, outputs, bases, strict=True)
                 return sum(jnp.sum(jnp.real(ct * (out - base))) for ct, out, base in parts)
 
-            return lax.map(at, steps)
+            found = jnp.zeros(len(steps), jax.eval_shape(at, steps[0]).dtype)
+            return lax.fori_loop(0, count, lambda i, found: found.at[i].set(at(steps[i])), found)
 
-        subject.compiled["walk", real] = jax.jit(walk)
+        # It runs at many points: a large program is worth compiling well.
+        subject.compiled["walk", real] = (jax.jit if subject.work > LARGE else compat.quick_jit)(walk)
     return subject.compiled["walk", real]
 
 

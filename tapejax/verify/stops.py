@@ -69,7 +69,7 @@ def _gradient(subject: Subject, cts: list[Any], *through: str) -> list[np.ndarra
     outputs = lambda *values: run_wide(program, values)[0]
     with jax.enable_x64(True), seeing_through(*through):
         values = [wide_value(value) for value in subject.values]
-        pull = jax.jit(lambda values, cts: vjp_at(outputs, values, subject.positions, cts))
+        pull = compat.quick_jit(lambda values, cts: vjp_at(outputs, values, subject.positions, cts))
         return [wide_numpy(gradient) for gradient in pull(values, cts)]
 
 

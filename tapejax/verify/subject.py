@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tapejax.errors import ArgumentError
+from tapejax.ground import compat
 from tapejax.ground.where import user_line
 from tapejax.ops.lift import is_data, is_tensor
 from tapejax.program.program import CUSTOM, flatten
@@ -196,6 +198,12 @@ class Subject:
             dtypes.append(narrowest_float(self.program) or dtypes[0])
         return max(dtypes, key=lambda dtype: jnp.finfo(dtype).eps)
 
+    @cached_property
+    def work(self) -> int:
+        """The numbers that a run computes, about; what loops repeat is counted once."""
+        avals = () if self.program is None else self.program.avals
+        return sum(math.prod(aval.shape) for aval in avals if hasattr(aval, "shape"))
+
     def by_jax(self, values: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         if self.jaxpr is None:
             return at_positions(
@@ -203,7 +211,7 @@ class Subject:
             )
         if "vjp" not in self.compiled:
             pull = lambda values, cts: value_and_vjp_at(self.over_arrays, values, self.positions, cts)
-            self.compiled["vjp"] = jax.jit(pull)
+            self.compiled["vjp"] = compat.quick_jit(pull)
         self.value_by_jax, found = self.compiled["vjp"](list(values), list(cts))
         return at_positions(found, self.positions, len(values))
 
@@ -212,7 +220,7 @@ class Subject:
         if self.jaxpr is None:
             return self.over_arrays(*values)
         if "value" not in self.compiled:
-            self.compiled["value"] = jax.jit(self.over_arrays)
+            self.compiled["value"] = compat.quick_jit(self.over_arrays)
         return self.compiled["value"](*values)
 
     def in_float64(self, values: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
@@ -221,29 +229,30 @@ class Subject:
             found = self._opened(np.float64)(list(map(wide_value, values)), list(map(wide_value, cts)))
         return at_positions([wide_numpy(gradient) for gradient in found], self.positions, len(values))
 
-    def rounded(self, values: Sequence[Any], cts: Sequence[Any]) -> list[tuple[list[Any], list[Any]]]:
+    def rounded(self, values: Sequence[Any], cts: Sequence[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
         """The same in the program's own precision beside the one in float64, several times.
 
         Their difference is what narrow floats lose here, whoever's rules are used: at the point as one program, which
-        may turn a + b - b into a, and step by step; and at points that differ from it in the last bits.
+        may turn a + b - b into a; at points that differ from it in the last bits; and step by step, which takes longest.
         """
         program, positions = self.program, self.positions
         if program is None:
-            return []
+            return
         wide = self.in_float64(values, cts)
-        by_steps = vjp_at(lambda *values: run_wide(program, values, real=None)[0], list(values), positions, list(cts))
-        pairs = [(at_positions(by_steps, positions, len(values)), wide)]
         for number in range(3):
             point = nudged(values, number) if number else values
             narrow = at_positions(self._opened(None)(list(point), list(cts)), positions, len(values))
-            pairs.append((narrow, self.in_float64(point, cts) if number else wide))
-        return pairs
+            yield narrow, self.in_float64(point, cts) if number else wide
+        by_steps = vjp_at(lambda *values: run_wide(program, values, real=None)[0], list(values), positions, list(cts))
+        yield at_positions(by_steps, positions, len(values)), wide
 
     def _opened(self, real: Any) -> Callable[..., Any]:
         program, positions = self.program, self.positions
         if ("opened", real) not in self.compiled:
             outputs = lambda *values: run_wide(program, values, real=real)[0]
-            self.compiled["opened", real] = jax.jit(lambda values, cts: vjp_at(outputs, values, positions, cts))
+            self.compiled["opened", real] = compat.quick_jit(
+                lambda values, cts: vjp_at(outputs, values, positions, cts)
+            )
         return self.compiled["opened", real]
 
     # -- along a line --------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import numpy as np
 from tapejax.errors import ArgumentError, TapejaxError
 from tapejax.ground.where import user_line
 from tapejax.program.program import run_eqns
+from tapejax.verify.composed import wrong_function_of_jax
 from tapejax.verify.differences import NUMERICAL, Differences, stops_inside
 from tapejax.verify.elements import PRIMAL, Ruling, first_line, scaled
 from tapejax.verify.line import Line, same_value
@@ -43,7 +44,7 @@ ALONE = "differences alone say so, and nothing else does"
 class Check(Differences):
     """One order of derivative of one subject: rows for the judges, and a finding per input."""
 
-    is_scalar = False
+    composed: Any = None  # a function of jax's that is wrong by its code; False if there is none
 
     def run(self, *, values_too: bool = False) -> None:
         subject = self.subject
@@ -192,7 +193,7 @@ class Check(Differences):
             else:
                 self._blame_rule(position, primal)
         elif is_wrong(numbers):
-            self._numbers_alone(position, numbers, other)
+            self._numbers_alone(position, numbers, other, primal)
         elif self._is_nan(position):
             self._finding(position, UNDECIDED, "the gradient is nan, though the function's value is finite")
         elif all(row.verdict == UNCHECKED for row in rows.values()):
@@ -272,15 +273,20 @@ class Check(Differences):
             why = "differences side with neither" if ruling.who == "neither" else "differences cannot tell"
             self._finding(position, UNDECIDED, f"{both}; {why}", row.index)
 
-    def _numbers_alone(self, position: int, row: Row, other: Row | None) -> None:
+    def _numbers_alone(self, position: int, row: Row, other: Row | None, primal: Row | None) -> None:
         """The rules agree, differences do not: one witness. It needs a second, and an explanation."""
         subject = self.subject
-        custom = subject.has_custom_rules or subject.kinks_are_conventions
+        # Where the code without the rules has the same gradient, they are not to blame.
+        agrees = primal is not None and primal.verdict == RIGHT and not primal.note
+        custom = (subject.has_custom_rules and not agrees) or subject.kinks_are_conventions
         said = (
             f"the gradient is {value(row.got)}, the slope {value(row.expected)}"
             if row.expected is not None
             else row.note
         )
+        agreed = other is not None and other.verdict == RIGHT
+        if agreed and self._is_by_jax(position, row):
+            return
         if row.got is not None and not np.isfinite(row.got):
             self._finding(position, UNDECIDED, f"the gradient is {value(row.got)}: {row.note}", row.index)
             return
@@ -314,6 +320,18 @@ class Check(Differences):
             self._finding(position, TAPEJAX, f"{said}; jax has no opinion", row.index)
         else:
             self._finding(position, UNDECIDED, f"tapejax and jax agree, but {said}", row.index)
+
+    def _is_by_jax(self, position: int, row: Row) -> bool:
+        """Whether a function that jax wrote is what is wrong, by its code: both sets of rules follow that."""
+        if self.order > 1 or self.subject.kinks_are_conventions or row.expected is None:
+            return False
+        if self.composed is None:
+            self.composed = wrong_function_of_jax(self.subject, type(self)) or False
+        if not self.composed:
+            return False
+        self.report.culprit = self.composed
+        self._finding(position, JAX, str(self.composed), row.index)
+        return True
 
     def _agrees_seeing_through(self, position: int, row: Row) -> bool:
         """Whether the gradient is the slope with nothing held fixed.

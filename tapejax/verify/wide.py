@@ -25,6 +25,7 @@ from tapejax.program.program import CUSTOM, Eqn, Program, flatten
 DTYPE_PARAMETERS = ("new_dtype", "dtype", "preferred_element_type")
 _narrow: ContextVar[set[str] | None] = ContextVar("narrow", default=None)
 _through: ContextVar[frozenset[str]] = ContextVar("through", default=frozenset())
+_branches: ContextVar[set[tuple[int, int]] | None] = ContextVar("branches", default=None)
 EVERYWHERE = "everywhere"
 
 
@@ -46,6 +47,16 @@ def seeing_through(*lines: str) -> Iterator[None]:
         yield
     finally:
         _through.reset(token)
+
+
+@contextmanager
+def noting_branches(taken: set[tuple[int, int]]) -> Iterator[None]:
+    """While a run is traced: it will put in which branches it takes, as (id of jax's equation, number)."""
+    token = _branches.set(taken)
+    try:
+        yield
+    finally:
+        _branches.reset(token)
 
 
 def _is_seen_through(eqn: Eqn) -> bool:
@@ -211,6 +222,9 @@ def _while(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
 
 
 def _cond(eqn: Eqn, values: list[Any], real: Any) -> list[Any]:
+    taken = _branches.get()
+    if taken is not None:
+        jax.debug.callback(lambda number, key=id(eqn.origin): taken.add((key, int(number))), values[0])
     branches = [lambda *operands, branch=branch: _inside(branch, operands, real) for branch in eqn.params["branches"]]
     return lax.switch(values[0], branches, *values[1:])
 

@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import pydoc
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -199,3 +200,50 @@ def test_progress_is_shown_to_somebody_who_watches_and_waits(monkeypatch):
         said = terminal.getvalue()
         assert ("differences of x (1 of 1)" in said) is shown
         assert said == "" or said.endswith("\r")  # the line is taken away
+
+
+def weighted(x, weights):
+    """The log of a weighted sum, after a function with a custom rule; at a weight of 0 jax's logsumexp forgets its slope."""
+    return jax.scipy.special.logsumexp(jax.nn.softplus(x), b=weights)
+
+
+def test_a_function_that_jax_wrote_is_wrong_by_its_code():
+    x, weights = jnp.array([0.5, -1.2, 2.0]), jnp.array([0.0, 1.0, 0.0])
+    report = tj.verify(weighted, x, weights)
+    assert report.verdict == "jax"  # not the custom rule of softplus, whose code has the same gradient
+    assert "`logsumexp`" in report.verdict_line
+    assert Path(__file__).name in report.verdict_line  # the line that called it
+    [i] = report.first_wrong.index
+    slope = jnp.exp(jax.nn.softplus(x[i]) - jax.nn.softplus(x[1]))  # by hand: exp(s_i) / sum(b exp(s))
+    assert report.first_wrong.expected == pytest.approx(float(slope), rel=1e-4)
+    assert report.to_json()["culprit"]["function"] == "logsumexp"
+    assert tj.verify(weighted, x, weights + 0.3).verdict == "right"
+
+
+def test_a_nan_of_a_function_that_jax_wrote():
+    x = 1.137
+    report = tj.verify(lambda x: 2 * jax.scipy.special.spence(x), x)
+    assert report.verdict == "jax"
+    assert "`spence`" in report.verdict_line
+    assert report.first_wrong.expected == pytest.approx(2 * np.log(x) / (1 - x), rel=1e-4)
+
+
+def test_a_root_in_the_users_own_where_is_not_jaxs():
+    report = tj.verify(lambda x: jnp.sum(jnp.where(x > 0, jnp.sqrt(x), 0.0)), jnp.array([-1.0, 2.0]))
+    assert report.verdict == "undecided"
+
+
+def test_branches_that_never_ran_are_named():
+    def loss(x):
+        def step(total, a):
+            return lax.switch((a > 0.5).astype(int), [lambda t: t + a, lambda t: t * a, lambda t: t - a], total), None
+
+        total, _ = lax.scan(step, jnp.float32(1.0), x)
+        return lax.cond(total > 100, lambda t: t * t, lambda t: 3 * t, total)
+
+    report = tj.verify(loss, X)
+    assert report.verdict == "right"
+    notes = [note for note in report.notes if "never ran" in note]
+    assert [note.partition(" at ")[0] for note in notes] == ["branch 2 of 3", "the branch for True"]
+    assert all(Path(__file__).name in note for note in notes)
+    assert all(note in str(report) for note in notes)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tapejax.ground import compat
 from tapejax.verify.check import TOLERANCES, inexact, our_vjp
 from tapejax.verify.disagreements.calls import Call, sampled
 from tapejax.verify.disagreements.numbers import Numbers, Slopes
@@ -98,9 +99,9 @@ class Judge:
             warnings.simplefilter("ignore")
             runs = [run for dtype in call.dtypes if (run := self._run_in(call, dtype)) is not None]
             try:  # one program for all dtypes: most of the time is compiling
-                every = jax.jit(lambda all_args: [run.three(*args) for run, args in zip(runs, all_args, strict=True)])(
-                    [run.args for run in runs]
-                )
+                every = compat.quick_jit(
+                    lambda all_args: [run.three(*args) for run, args in zip(runs, all_args, strict=True)]
+                )([run.args for run in runs])
             except Exception:
                 every = [None] * len(runs)
             for run, found in zip(runs, every, strict=True):
@@ -123,7 +124,7 @@ class Judge:
         call, dtype = run.call, run.dtype
         if found is None:
             try:
-                found = jax.jit(run.three)(*run.args)
+                found = compat.quick_jit(run.three)(*run.args)
             except Exception:
                 yield from self._failed(run, known)
                 return
@@ -147,7 +148,7 @@ class Judge:
         results: list[Any] = []
         for part in (run.own, run.ours, run.theirs):
             try:
-                results.append(jax.jit(part)(*run.args))
+                results.append(compat.quick_jit(part)(*run.args))
                 errors.append("")
             except Exception as error:
                 results.append(None)
@@ -170,9 +171,11 @@ class Judge:
         slopes = None
         for position, a, b in zip(positions, ours, theirs, strict=True):
             apart = _apart(a, b, dtype, call.elementwise)
-            if not apart.any():
+            agree = not apart.any()
+            if agree and not call.composed:
                 continue
-            places = np.argwhere(apart) if call.elementwise else [_worst_of([a], [b])[1]]
+            asked = np.ones_like(apart) if agree else apart
+            places = np.argwhere(asked) if call.elementwise or agree else [_worst_of([a], [b])[1]]
             for place in (tuple(map(int, place)) for place in places):
                 key = (position, place if call.elementwise else (), np.iscomplexobj(wide_numpy(a)))
                 if key in known:
@@ -184,8 +187,10 @@ class Judge:
                     loss = loss_of(single, arrays(point, dtype)) or loss
                     place = ()
                 slopes = slopes or Slopes(function_of(single, loss))
-                numbers = slopes.at(arrays(point, dtype), position, place)
+                numbers = slopes.at(arrays(point, dtype), position, place, not agree)
                 verdict = _decide(mine, other, numbers, TOLERANCES[dtype])
+                if agree:  # what jax wrote is followed by both
+                    verdict = JAX if _both_wrong(mine, other, numbers) else RIGHT
                 if verdict in (JAX, UNDECIDED) and _symmetric(point[position]) and _agree_symmetrised(a, b):
                     verdict = CONVENTION
                 if verdict != RIGHT:  # else it is no more than rounding
@@ -272,6 +277,14 @@ def _decide(ours: Any, theirs: Any, numbers: Numbers, rtol: float) -> str:
     allowed = max(error, 0.1 * far if np.isfinite(far) else 0.0)
     near = [bool(np.isfinite(x)) and abs(x - slope) <= allowed for x in (ours, theirs)]
     return {(True, False): JAX, (False, True): TAPEJAX, (True, True): RIGHT}.get((near[0], near[1]), UNDECIDED)
+
+
+def _both_wrong(ours: Any, theirs: Any, numbers: Numbers) -> bool:
+    """Whether two that agree are both wrong: the function has a slope, and not this one."""
+    if numbers.slope is None or not np.isfinite(numbers.value):
+        return False
+    allowed = 1e-3 * max(abs(numbers.slope), 1e-3) + 5 * numbers.error
+    return not any(np.isfinite(x) and abs(x - numbers.slope) <= allowed for x in (ours, theirs))
 
 
 def _is_right(function, args, wrt, gradients, dtype) -> bool:

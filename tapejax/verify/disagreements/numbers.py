@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tapejax.ground import compat
 from tapejax.verify.check import inexact
 from tapejax.verify.finite import Slope, slope
 from tapejax.verify.tolerance import wide_numpy
@@ -42,11 +43,12 @@ class Slopes:
         self.function = function
         self.runs: dict[int, Callable[..., Any]] = {}
 
-    def at(self, args: Sequence[Any], position: int, place: tuple[int, ...]) -> Numbers:
+    def at(self, args: Sequence[Any], position: int, place: tuple[int, ...], step_too: bool = True) -> Numbers:
+        """step_too: whether the complex step is taken where that can be done."""
         wide = [wide_numpy(arg) if inexact(arg) else np.asarray(arg) for arg in args]
         real, value = self._along(wide, position, place, 1.0)
         if not np.iscomplexobj(wide[position]):
-            step = self._complex_step(wide, position, place)
+            step = self._complex_step(wide, position, place) if step_too else None
             if real.kind == "smooth":
                 return Numbers(value, float(real.value), float(real.error), None, step)
             if real.kind == "kink":
@@ -74,7 +76,7 @@ class Slopes:
     def _run(self, wide: Sequence[Any], position: int, moved: np.ndarray) -> np.ndarray:
         if position not in self.runs:
             axes = [0 if i == position else None for i in range(len(wide))]
-            self.runs[position] = jax.jit(jax.vmap(self.function, axes))
+            self.runs[position] = compat.quick_jit(jax.vmap(self.function, axes))
         full = [jnp.asarray(moved if i == position else value) for i, value in enumerate(wide)]
         return np.asarray(self.runs[position](*full), np.float64)
 

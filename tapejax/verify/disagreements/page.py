@@ -22,7 +22,9 @@ INTRODUCTION = """# Where tapejax and jax disagree
 parameters that are not the defaults and under `jax.vmap`, and every sample of every rule: elementwise functions and products in
 every dtype they take, the others in float64 and complex128. It compares tapejax's gradient with jax's. Where they differ,
 extrapolated finite differences decide, and the complex step where the function takes complex numbers. `tapejax disagreements
---page docs/disagreements.md` writes the section of the installed jax (`--no-samples`: without the samples of the rules).
+--page docs/disagreements.md` writes the section of the installed jax (`--no-samples`: without the samples of the rules; `--keep FILE`: it
+can be stopped, and goes on with what the file holds). Functions that jax wrote with others (`jax.numpy`, `jax.scipy`, `jax.nn`) are
+judged by numbers even where tapejax and jax agree: both follow their code.
 
 Each entry under "jax is wrong" can be filed as it stands: its heading is a title, the sentence says what is seen and
 what is expected, and the code shows it without tapejax.
@@ -62,8 +64,6 @@ def _as_numbers(version: str) -> tuple[int, ...]:
 def section(found: Survey) -> str:
     counts = [f"{found.counts[verdict]} {_word(verdict)}" for verdict in ORDER if found.counts[verdict]]
     lines = [f"{found.calls} calls, {found.checks} checks, {found.seconds:.0f} s. {', '.join(counts) or 'None'}.", ""]
-    if found.planned is not None:
-        lines += [f"Cut short: {found.calls} of {found.planned} calls were made.", ""]
     if not found.samples:
         lines += ["Without the rules' samples: `tapejax verify` compares those with jax and differences, too.", ""]
     for verdict in ORDER:

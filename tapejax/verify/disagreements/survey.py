@@ -6,12 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from tapejax.verify.disagreements.calls import Call, calls
 from tapejax.verify.disagreements.judge import OUTSIDE, Disagreement, Judge, Refused
+from tapejax.verify.disagreements.kept import Judged, Kept
 from tapejax.verify.disagreements.reproducer import number, point, reproducer, title
 from tapejax.verify.report import CONVENTION, JAX, TAPEJAX, UNDECIDED, plain_json
 
@@ -65,7 +67,6 @@ class Survey:
     undefined: int
     seconds: float
     samples: bool = True  # whether the rules' samples are among the calls
-    planned: int | None = None  # how many calls there were to make, if it was cut short
 
     @property
     def ok(self) -> bool:
@@ -98,18 +99,32 @@ def survey(
     todo: Iterable[Call] | None = None,
     samples: bool = True,
     progress: Callable[[int, int, str], None] | None = None,
+    keep: str | Path | None = None,
 ) -> Survey:
-    """Judge all calls (or those of some primitives): where our gradient and jax's differ, and who is right."""
-    start = time.perf_counter()
+    """Judge all calls (or those of some primitives): where our gradient and jax's differ, and who is right.
+
+    keep: a file for what is found on the way. If it is there, what it holds is not judged again.
+    """
     chosen = [call for call in (calls(samples=samples) if todo is None else todo) if not only or call.primitive in only]
-    judge = Judge()
-    found: list[Disagreement | Refused] = []
+    kept = Kept(keep, chosen)
+    every = []
     for done, call in enumerate(chosen):
         if progress is not None:
             progress(done, len(chosen), call.primitive)
-        found.extend(judge(call))
-    entries, refused = together(found)
-    return Survey(entries, refused, len(chosen), judge.seen, judge.undefined, time.perf_counter() - start, samples)
+        judged = kept.get(call)
+        if judged is None:
+            judged = _judged(call)
+            kept.add(call, judged)
+        every.append(judged)
+    entries, refused = together([one for judged in every for one in judged.found])
+    sums = (sum(getattr(judged, name) for judged in every) for name in ("checks", "undefined", "seconds"))
+    return Survey(entries, refused, len(chosen), *sums, samples)
+
+
+def _judged(call: Call) -> Judged:
+    start, judge = time.perf_counter(), Judge()
+    found = list(judge(call))
+    return Judged(found, judge.seen, judge.undefined, time.perf_counter() - start)
 
 
 def together(found: Iterable[Disagreement | Refused]) -> tuple[list[Entry], list[Refused]]:
