@@ -6,7 +6,7 @@ import os
 import pytest
 
 import tapejax as tj
-from tests.verify import correct_others
+from tests.verify import correct_others, correct_third
 from tests.verify.correct import CASES
 
 NEAR = 12  # every so many run by default
@@ -32,8 +32,7 @@ def test_it_is_silent(name):
     check_that_it_is_silent(*CASES[name])
 
 
-def marks_of_others(number, name):
-    known = correct_others.KNOWN.get(name)
+def marks_of_others(number, known):
     return [
         pytest.mark.slow,
         pytest.mark.skipif(number % FAR > 0 and not os.environ.get(ALL), reason=f"{ALL} is not set"),
@@ -42,14 +41,15 @@ def marks_of_others(number, name):
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("gathered", "name"),
     [
-        pytest.param(name, id=name.replace(" ", "_"), marks=marks_of_others(number, name))
-        for number, name in enumerate(correct_others.CASES)
+        pytest.param(gathered, name, id=name.replace(" ", "_"), marks=marks_of_others(number, gathered.KNOWN.get(name)))
+        for gathered in (correct_others, correct_third)
+        for number, name in enumerate(gathered.CASES)
     ],
 )
-def test_it_is_silent_on_what_others_gathered(name):
-    check_that_it_is_silent(*correct_others.CASES[name])
+def test_it_is_silent_on_what_others_gathered(gathered, name):
+    check_that_it_is_silent(*gathered.CASES[name])
 
 
 def check_that_it_is_silent(library, make):
