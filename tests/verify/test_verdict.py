@@ -15,6 +15,7 @@ from jax import lax
 
 import tapejax as tj
 from tapejax import errors
+from tapejax.ground import callers
 from tapejax.program.program import trace
 from tapejax.rules.registry import name_of
 from tapejax.verify import progress
@@ -247,3 +248,70 @@ def test_branches_that_never_ran_are_named():
     assert [note.partition(" at ")[0] for note in notes] == ["branch 2 of 3", "the branch for True"]
     assert all(Path(__file__).name in note for note in notes)
     assert all(note in str(report) for note in notes)
+
+
+# --- what is not judged, and what goes another way ---------------------------------------------------------------------
+
+
+def test_how_much_float32_loses_is_asked_under_every_cotangent():
+    """Of sinc beside 0 the tape and jax lose two digits, each at other cotangents."""
+    for seeds in (1, 3, 5):
+        report = tj.verify(jnp.sinc, jnp.array([0.0, 1e-3, 0.5, 2.2], "float32"), seeds=seeds)
+        assert report.ok, str(report)
+
+
+def test_a_rule_that_reads_what_is_traced_around_it_is_not_ours_to_answer_for():
+    def f(x):
+        top = lax.stop_gradient(jnp.max(x))  # the rule below has no other way to it
+
+        @jax.custom_vjp
+        def scaled(x):
+            return x * x
+
+        scaled.defvjp(lambda x: (x * x, x), lambda x, ct: (2 * x * ct * top / top,))
+        return scaled(jnp.sin(x)).sum()
+
+    with pytest.raises(Exception):  # noqa: B017, PT011  # a TypeError today; what matters is that jax cannot either
+        jax.vjp(jax.jit(f), X)[1](jnp.ones(()))
+    report = tj.verify(f, X)
+    assert report.verdict in ("undecided", "custom_rule"), str(report)
+    assert "jax cannot either once it is compiled" in str(report)
+
+
+LIBRARY = """
+def checked(x):
+    if type(x).__name__ == "Tensor":
+        raise TypeError("arrays only")
+    return x * x
+
+def fails(x):
+    calls.append(type(x).__name__)
+    raise ValueError("always")
+
+calls = []
+"""
+
+
+def test_a_library_that_refuses_tensors_gets_arrays(tmp_path, monkeypatch):
+    file = tmp_path / "strict_library.py"
+    file.write_text(LIBRARY)
+    monkeypatch.setitem(callers.owners, str(file), callers.LIBRARY)  # as if it were installed beside jax
+    monkeypatch.syspath_prepend(tmp_path)
+    import strict_library
+
+    report = tj.verify(lambda x: strict_library.checked(x).sum(), X)
+    assert report.verdict == "right", str(report)
+    with pytest.raises(ValueError, match="always"):  # what it raises over arrays too comes out
+        tj.verify(lambda x: strict_library.fails(x), X)
+
+
+def test_the_users_own_error_comes_out_at_once():
+    calls = []
+
+    def f(x):
+        calls.append(type(x).__name__)
+        raise TypeError("a Tensor is not what I want")
+
+    with pytest.raises(TypeError, match="not what I want"):
+        tj.verify(f, X)
+    assert calls == ["Tensor"]
