@@ -3,10 +3,11 @@
 import importlib.util
 import os
 
+import jax
 import pytest
 
 import tapejax as tj
-from tests.verify import correct_others, correct_third
+from tests.verify import correct_models, correct_numerics, correct_others, correct_third
 from tests.verify.correct import CASES
 
 NEAR = 12  # every so many run by default
@@ -32,6 +33,11 @@ def test_it_is_silent(name):
     check_that_it_is_silent(*CASES[name])
 
 
+def known(gathered, name):
+    """Why a case is not decided, if it is not."""
+    return getattr(gathered, "KNOWN", {}).get(name)
+
+
 def marks_of_others(number, known):
     return [
         pytest.mark.slow,
@@ -43,13 +49,14 @@ def marks_of_others(number, known):
 @pytest.mark.parametrize(
     ("gathered", "name"),
     [
-        pytest.param(gathered, name, id=name.replace(" ", "_"), marks=marks_of_others(number, gathered.KNOWN.get(name)))
-        for gathered in (correct_others, correct_third)
+        pytest.param(gathered, name, id=name.replace(" ", "_"), marks=marks_of_others(number, known(gathered, name)))
+        for gathered in (correct_others, correct_third, correct_models, correct_numerics)
         for number, name in enumerate(gathered.CASES)
     ],
 )
 def test_it_is_silent_on_what_others_gathered(gathered, name):
-    check_that_it_is_silent(*gathered.CASES[name])
+    with jax.enable_x64(name in getattr(gathered, "X64", ())):
+        check_that_it_is_silent(*gathered.CASES[name])
 
 
 def check_that_it_is_silent(library, make):
