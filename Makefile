@@ -52,7 +52,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.installed-dev
+types: $(VENV)/.installed-dev $(VENV)/.installed-test  # it looks at what the optional parts import
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/.installed-dev
