@@ -115,7 +115,7 @@ class Quick:
 
     def __init__(self, jitted: Any, well: Any, tiers: Tiers, ready: Callable[[Any, Any], None]) -> None:
         self._jitted, self.well, self._ready = jitted, well, ready
-        self._begin, self._switch = math.ceil(BEGIN * tiers.visits), math.ceil(tiers.visits)
+        self._begin, self._switch = BEGIN * tiers.visits, tiers.visits
         self.visits = 0
         self.aside: threading.Thread | None = None
 

@@ -156,3 +156,11 @@ def test_it_can_be_turned_off(setting):
     environment = os.environ | {"TAPEJAX_QUICK_COMPILATION": setting}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == str([setting == "1"]), done.stderr
+
+
+@quickly
+def test_a_program_that_computes_nothing_is_never_compiled_again():
+    run = tiers.Tiers(20.0, []).jit(lambda x: x, lambda quick, well: pytest.fail("it loses nothing"))
+    for _ in range(3):
+        np.testing.assert_array_equal(run(jnp.ones(2)), [1.0, 1.0])
+    assert run.aside is None
