@@ -369,14 +369,23 @@ def _of_ones_own(action: TapeAction) -> Formula:
     doc = "" if doc == inspect.getdoc(TapeAction) or doc == inspect.getdoc(TapeAction.backward) else doc or ""
     if type(action).__module__.startswith("tapejax.") and custom is None:
         return Formula(notes=[_OWN.get(name) or doc.partition("\n")[0]])
-    try:
-        source = textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        source = ""
+    source = _source(function)
     lines = source.splitlines()
     if len(lines) > 14:
         source = "\n".join([*lines[:13], "    ..."])
     return Formula(notes=[doc.splitlines()[0]] if doc else [], source=source)
+
+
+def _source(function: Any) -> str:
+    """A function's text; empty if nobody kept it. "<string>" is the name of all that was evaluated, and of `python -c`
+    too, whose text Python 3.13 keeps: that one is not the function's."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or code.co_filename == "<string>":
+        return ""
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        return ""
 
 
 def _stretched(plan: Any, position: int) -> bool:
