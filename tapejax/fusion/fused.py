@@ -26,10 +26,11 @@ class Forward:
     """The calls that lead to results which are held, and to what the backward of others reads.
 
     calls: as a program, whose outputs are what it computes; program: the same, compiled; kept: the slots of what backward
-    reads, outputs first; places: by slot, where in the outputs it is; read: by slot, where in what is kept it is.
+    reads, outputs first; places: by slot, where in the outputs it is; read: by slot, where in what is kept it is; only: the
+    call, if there is just one.
     """
 
-    __slots__ = ("calls", "kept", "n_kept", "outside", "places", "program", "read", "together")
+    __slots__ = ("calls", "kept", "n_kept", "only", "outside", "places", "program", "read", "together")
 
     def __init__(self, layout: Layout, chosen: tuple[int, ...], order: tuple[int, ...]) -> None:
         kept = tuple(dict.fromkeys(slot for index in order for slot in layout.calls[index].kept))
@@ -39,6 +40,7 @@ class Forward:
         self.calls = layout.program(dict.fromkeys((*made, *chosen)))
         self.places = {slot: place for place, slot in enumerate(self.calls.outputs)}
         self.read = {slot: place for place, slot in enumerate(self.kept)}
+        self.only = self.calls.eqns[0] if len(self.calls.eqns) == 1 else None
         plans = [call.plan for call in self.calls.eqns]
         self.together = Together([plan.forward for plan in plans], sum([plan.n_bytes for plan in plans]))
         self.program = Executable(
@@ -46,9 +48,12 @@ class Forward:
         )
 
     def run(self, inputs: list[Any]) -> list[Any]:
-        if len(self.calls.eqns) > 1 and self.together.pays():
-            return self.together.run(self.program, inputs)
-        return self.one_by_one(inputs)
+        """Its outputs; from values, not while a program is traced."""
+        only = self.only
+        if only is not None:
+            results = only.plan.forward.compiled(*[inputs[~slot] for slot in only.inputs])
+            return [results] if only.plan.single else [results[only.outputs.index(slot)] for slot in self.places]
+        return self.together.run(self.program, inputs) if self.together.pays() else self.one_by_one(inputs)
 
     def one_by_one(self, inputs: list[Any]) -> list[Any]:
         return self.calls.run(*inputs)
@@ -63,6 +68,30 @@ def forward_of(layout: Layout, held: tuple[int, ...], order: tuple[int, ...]) ->
     found = layout.forwards.get((chosen, order))
     if found is None:
         found = layout.forwards.keep((chosen, order), Forward(layout, chosen, order))
+    return found
+
+
+class Look:
+    """What it takes to compute results that are held, worked out once.
+
+    order: the recorded calls that can go back then, the last first; owners: what is from outside and they lead to, if
+    that is not all; forward: how it is computed; None if each action has to keep its own part.
+    """
+
+    __slots__ = ("forward", "order", "owners")
+
+    def __init__(self, layout: Layout, held: tuple[int, ...], weak: bool) -> None:
+        reach = layout.reach(held) if weak else None
+        self.order = layout.order if reach is None else reach.order
+        self.owners = None if reach is None or len(reach.owners) == len(layout.owners) else reach.owners
+        self.forward = forward_of(layout, held, self.order) if reach is None or reach.alone else None
+
+
+def look_at(layout: Layout, held: tuple[int, ...], weak: bool) -> Look:
+    """weak: whether only what leads to these results is kept."""
+    found = layout.looks.get((held, weak))
+    if found is None:
+        found = layout.looks.keep((held, weak), Look(layout, held, weak))
     return found
 
 

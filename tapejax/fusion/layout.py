@@ -75,7 +75,7 @@ class Layout:
 
     owners: the slots of what is from outside and needs a gradient; order: the recorded calls, the last first;
     kinds: by slot of a result (extras have none); is_plain: every call makes one result.
-    forwards, backwards, steps: its programs: see fused.py.
+    forwards, looks, backwards, steps: its programs: see fused.py.
     """
 
     def __init__(self, key: tuple[Any, ...]) -> None:
@@ -93,6 +93,7 @@ class Layout:
         self.choices: set[tuple[int, ...]] = set()
         self.reaches: dict[tuple[int, ...], Reach] = {}
         self.forwards = Table(MAX_PROGRAMS)
+        self.looks = Table(MAX_PROGRAMS)
         self.backwards = Table(MAX_PROGRAMS)
         self.steps = Table(MAX_PROGRAMS)
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from tapejax.fusion.fused import Backward, Forward, backward_of, forward_of
+from tapejax.fusion.fused import Backward, Forward, backward_of, forward_of, look_at
 from tapejax.fusion.layout import Layout, layout_of, result_slot, run_each
 from tapejax.ground.caches import table
 from tapejax.ground.placement import Shardings, shardings_of
@@ -171,29 +171,26 @@ class Sealed:
             if now.state is not PENDING:
                 return
             held = self.held()
-            reach = self.layout.reach(tuple(held)) if block.weak else None
+            look = look_at(self.layout, tuple(held), block.weak)
+            forward, order, owners = look.forward, look.order, now.owners
             live: dict[int, OpAction] = {}
-            apart = self.actions is not None or (
-                reach is not None and not reach.alone
-            )  # each action keeps its own part
+            apart = forward is None or self.actions is not None  # each action keeps its own part
             if apart:
                 live = {action.index: action for action in self.materialise(block)}
                 order = tuple(sorted(live, reverse=True))
-            else:
-                order = self.layout.order if reach is None else reach.order
-            forward = forward_of(self.layout, tuple(held), order)
+                forward = forward_of(self.layout, tuple(held), order)
             inputs = [tensor.held for tensor in now.inputs]
             results, errors = self._computed(block, inputs, forward)
-            owners = now.owners
             if apart:  # what an identity leads to stays with the actions
                 self._led = self.led
                 owners = [TensorId(id) if type(id) is int else TensorId(id.number) for id in owners]
-            elif reach is not None and len(reach.owners) < len(self.layout.owners):
-                owners = [owner if ~place in reach.owners else None for place, owner in enumerate(owners)]
+            elif look.owners is not None:
+                owners = [owner if ~place in look.owners else None for place, owner in enumerate(owners)]
             ran = Outcome(RAN, owners, order)
             ran.forward, ran.kept = forward, forward.to_keep(results, inputs)
             ran.places, ran.results, ran.errors = forward.places, results, errors
-            ran.shardings = shardings_of(inputs)
+            if block.several:
+                ran.shardings = shardings_of(inputs)
             self.now = now = ran if self.now is now else self.now
             if now is ran:
                 for index, action in live.items():
@@ -238,7 +235,7 @@ class Sealed:
         if self.now.state is PENDING:
             held = self.held()
             both = backward.both(tuple(held))
-            order = self.layout.reach(tuple(held)).order if block.weak else self.layout.order
+            order = look_at(self.layout, tuple(held), block.weak).order
             instead = (forward_of(self.layout, tuple(held), order).together, backward.together)
             if both.together.pays(instead):
                 results, gradients = both.run([tensor.held for tensor in self.now.inputs], cts)
