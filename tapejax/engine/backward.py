@@ -197,15 +197,15 @@ def reach(wanted: set[int], entries: Sequence[Any]) -> set[int]:
     for entry in entries:
         if isinstance(entry, Composite):
             entry.spread(reached)
-        elif entry.inputs is not None and entry.outputs is not None and leads(entry, reached):
-            reached.update([id.number for id in entry.outputs])
+        elif entry.inputs is not None and leads(entry, reached):
+            reached.update([id.number for id in entry.outputs or ()])
     return reached
 
 
 def leads(action: TapeAction, reached: set[int]) -> bool:
     """Whether an action leads on from what was reached (or does not tell what it reads)."""
     inputs = action.inputs
-    return inputs is None or action.outputs is None or any([id.number in reached for id in inputs])
+    return inputs is None or any([id.number in reached for id in inputs]) or action.outputs is None
 
 
 def failure(action: TapeAction, actions: list[TapeAction], grads: Gradients, cause: Exception) -> BackwardError:
@@ -323,14 +323,19 @@ def _seed(root: Tensor, seed: Any) -> Any:
         raise SeedError(
             f"a {type(seed).__name__} is no seed: {cause}", fix="give numbers of the root's shape"
         ) from None
-    narrows = jnp.iscomplexobj(given) and not jnp.issubdtype(root.dtype, jnp.complexfloating)
-    if given.shape != root.shape or narrows or (given.dtype != root.dtype and not given.weak_type):
+    if given.shape != root.shape or not _fits(given, root.dtype):
         raise SeedError(
             f"the seed is {given.dtype}{list(given.shape)}, the root {root.id!r} is {root.dtype}{list(root.shape)}",
             at=user_line(),
             fix="give a seed of the root's shape and dtype, or none for ones",
         )
-    return given.astype(root.dtype)
+    return given if given.dtype == root.dtype and not given.weak_type else given.astype(root.dtype)
+
+
+def _fits(seed: Any, dtype: Any) -> bool:
+    """Whether a seed has a dtype, or is so weakly typed that it takes it without losing anything."""
+    narrows = lambda: jnp.iscomplexobj(seed) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    return seed.dtype == dtype or (seed.weak_type and not narrows())
 
 
 def own(array: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -19,6 +19,7 @@ from tapejax.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from tapejax.fusion.block import Block
+    from tapejax.plan.policy import Together
 
 PENDING, RAN, CONSUMED = "pending", "ran", "consumed"
 
@@ -235,9 +236,7 @@ class Sealed:
         if self.now.state is PENDING:
             held = self.held()
             both = backward.both(tuple(held))
-            order = look_at(self.layout, tuple(held), block.weak).order
-            instead = (forward_of(self.layout, tuple(held), order).together, backward.together)
-            if both.together.pays(instead):
+            if both.together.pays(self._instead(block, held, backward)):
                 results, gradients = both.run([tensor.held for tensor in self.now.inputs], cts)
                 self.consume(block, held, both.places, results)
                 return gradients
@@ -251,6 +250,12 @@ class Sealed:
         if alone:
             self.use_up()
         return gradients
+
+    def _instead(self, block: Block, held: dict[int, Tensor], backward: Backward) -> Iterator[Together]:
+        """What would run if its forward and its backward were two programs; looked at only as long as that is open."""
+        order = look_at(self.layout, tuple(held), block.weak).order
+        yield forward_of(self.layout, tuple(held), order).together
+        yield backward.together
 
     def _read_by(self, backward: Backward) -> list[Any] | None:
         """What a backward reads; None if some of it is not there: the actions say why."""
