@@ -72,7 +72,7 @@ def backward(
     if (looks := alarm.get()) is not None:
         looks.before_backward(root, tape)
     if seed is None and type(root) is Tensor and not (cut or retain_tape or create_graph or hooks):
-        made_by = root.held
+        made_by = root.held if root.slot is not None else getattr(root.identity, "made_by", None)
         found = made_by.step(root, leaves, tape) if isinstance(made_by, Composite) else None
         if found is not None:
             return found

@@ -243,7 +243,7 @@ class Sealed:
             self.compute(block)
         if not backward.together.pays():
             return None
-        values = self._read_by(backward)
+        values = self.read_by(backward)
         if values is None:
             return None
         gradients = backward.run(values, cts, self.now.shardings)
@@ -257,7 +257,7 @@ class Sealed:
         yield forward_of(self.layout, tuple(held), order).together
         yield backward.together
 
-    def _read_by(self, backward: Backward) -> list[Any] | None:
+    def read_by(self, backward: Backward) -> list[Any] | None:
         """What a backward reads; None if some of it is not there: the actions say why."""
         now = self.now
         if now.kept is not None and now.forward is not None and not now.errors:
