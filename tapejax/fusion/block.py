@@ -26,26 +26,25 @@ are held when such a block runs, its actions are written then: each keeps just w
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
 import jax
-import jax.numpy as jnp
 
-from tapejax.fusion.layout import Layout
-from tapejax.fusion.sealed import CONSUMED, ONES, PENDING, Sealed, in_order
+from tapejax.fusion import short
+from tapejax.fusion.sealed import CONSUMED, Sealed
 from tapejax.ground.compat import DEVICE, NO_CONTEXT, Settings, is_tracing
 from tapejax.ground.placement import Shardings, devices_of, pick, several_devices
 from tapejax.plan.plan import OpAction
 from tapejax.tape.action import Composite, Request, TensorId
 from tapejax.tape.switch import fusion
-from tapejax.tape.tape import Tape
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Tensor, Tracer
 
 LIMIT = 128  # calls in a block: enough for a training step, little enough to compile
+RLock = type(threading.RLock())  # the class itself, without the function around it
 _CONCRETE: set[type] = set()  # types of values seen that are not tracers
 
 
@@ -77,7 +76,7 @@ class Block(Composite):
         self.outside: dict[int, int] = {}  # by number of such an identity, or minus id() of a value: its slot
         self.closed = False  # whether it takes no more calls
         self.sealed: Sealed | None = None
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self.last = LIMIT - 1  # the place of its last call
         self.settings = settings = Settings.now()
         self.state = settings.with_device(DEVICE.value)  # of jax, when its calls are made
@@ -246,78 +245,4 @@ class Block(Composite):
                     del sums[number]
         return True
 
-    def step(self, root: Tensor, wrt: Sequence[Tensor] | None, tape: Tape) -> Gradients | None:
-        """A training step that has come before, quickly: this block is all its tape holds.
-
-        wrt: None for everything. None, and nothing has happened, if it is anything else.
-        """
-        if not (tape.is_just(self) and fusion.everywhere and root.kind.requires_grad and self.is_as_it_was()):
-            return None
-        with self.lock:
-            outside = self.outside  # sealing lets go of it
-            sealed = self.seal()
-            now, start = sealed.now, root.number
-            if now.state is CONSUMED or sealed.actions is not None:
-                return None
-            numbers = slots = None
-            if wrt is not None:
-                numbers = [id if type(id := x.identity) is int else id.number for x in wrt]
-                slots = _slots_of(numbers, outside, sealed)
-            held = sealed.held() if now.state is PENDING else None
-            found = _step(sealed.layout, sealed.slot_of(start), slots, None if held is None else tuple(held))
-            if found is None:
-                return None
-            program, places = found
-            try:
-                if held is not None:
-                    run = program.run if self.several else program.program
-                    results, gradients = run([tensor.held for tensor in now.inputs], [])
-                else:
-                    seed, values = ONES.get((root.kind, root.held.sharding)), sealed.read_by(program)
-                    if seed is None or values is None:
-                        return None
-                    gradients = program.run(values, [seed], now.shardings)
-            except Exception:
-                return None  # the long way, so that what fails is named
-            grads = Gradients()
-            if numbers is None:
-                outputs = program.outputs
-                grads.sums = {
-                    start: None if held is not None else jnp.array(seed)
-                }  # the first, as where the loop adds up
-                grads.sums.update(zip(sealed.numbers_of(outputs), gradients, strict=True))
-            else:
-                grads.sums = {n: gradients[p] for n, p in zip(numbers, places, strict=True) if p is not None}
-            grads.requested = {"roots": [start], "wrt": numbers}
-            tape.restart(by="backward()")  # before it is used up: an interrupt must not leave a tape that looks whole
-            if held is None:
-                sealed.use_up()
-            else:
-                sealed.consume(self, held, program.places, results)
-        return grads
-
-
-def _slots_of(numbers: list[int], outside: dict[int, int], sealed: Sealed) -> tuple[int | None, ...]:
-    """The slots of identities; None for one that is neither read nor made in the block."""
-    slots = [outside.get(number) for number in numbers]
-    if None in slots:
-        slots = [sealed.slots.get(number) for number in numbers]
-    return tuple(slots)
-
-
-def _step(layout: Layout, root: int | None, slots: tuple[int | None, ...] | None, held: tuple[int, ...] | None) -> Any:
-    """The program of a step, if it is compiled, and where in its gradients each slot is; None if it is not.
-
-    slots: those that are wanted, None for all; held: of the results, None if the forward has run: then it just goes back.
-    """
-    found = layout.steps.get((root, slots, held))
-    if found is None:
-        wanted = None if slots is None else {slot for slot in slots if slot is not None}
-        asked = (None, None) if wanted is None else (in_order(wanted), ())
-        backward = layout.backwards.get(((root,), (held is not None,), *asked))
-        if backward is None or (wanted is not None and root in wanted):
-            return None
-        places = {slot: place for place, slot in enumerate(backward.outputs)}
-        program = backward if held is None else backward.both(held)
-        found = layout.steps.keep((root, slots, held), (program, [places.get(slot) for slot in slots or ()]))
-    return found if found[0].together.reason else None
+    step = short.step

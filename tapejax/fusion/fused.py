@@ -219,11 +219,6 @@ class Both:
         env = self.calls.environment(inputs)
         return [env[slot] for slot in self.results], self.backward.pull(env, cts)
 
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """The slots whose gradients it gives."""
-        return self.backward.outputs
-
     def run(self, inputs: list[Any], cts: list[Any]) -> tuple[list[Any], list[Any]]:
         """The values of `results`, and the gradients of the backward's outputs."""
         chosen = self.backward.pick(shardings_of(inputs))

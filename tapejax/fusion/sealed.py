@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tapejax.plan.policy import Together
 
 PENDING, RAN, CONSUMED = "pending", "ran", "consumed"
+key_of, identity_of = itemgetter(0), attrgetter("identity")  # of a call, of a tensor
 
 
 def in_order(slots: Iterable[int]) -> tuple[int, ...]:
@@ -77,9 +79,9 @@ class Sealed:
 
     def __init__(self, calls: tuple[tuple[Any, ...], ...], inputs: Sequence[Tensor]) -> None:
         self.calls = calls
-        self.layout: Layout = layout_of(tuple([call[0] for call in calls]))
+        self.layout: Layout = layout_of(tuple(map(key_of, calls)))
         inputs = inputs[: self.layout.n_inputs]
-        self.now = Outcome(PENDING, [tensor.identity for tensor in inputs], self.layout.order, inputs)
+        self.now = Outcome(PENDING, list(map(identity_of, inputs)), self.layout.order, inputs)
         self.actions: list[Any] | None = None
         self.named: list[Any] = []
         self._slots: dict[int, int] | None = None

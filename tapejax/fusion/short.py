@@ -1,0 +1,129 @@
+"""The short way of a training step: one look, one program.
+
+Where a tape holds a block and nothing else, and what is asked of it has been asked before, the tape need not be
+read: the program is known. The gradients are those of the long way, and so is the state that everything is left in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from tapejax.fusion.layout import Layout
+from tapejax.fusion.sealed import CONSUMED, ONES, PENDING, Sealed, in_order
+from tapejax.tape.switch import fusion
+from tapejax.tape.tape import Tape
+from tapejax.tensor.gradients import Gradients
+from tapejax.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tapejax.fusion.block import Block
+
+
+def step(block: Block, root: Tensor, wrt: Sequence[Tensor] | None, tape: Tape) -> Gradients | None:
+    """The gradients of a result of the block; None, and nothing has happened, if it has to go the long way.
+
+    wrt: None for everything.
+    """
+    if not (tape.is_just(block) and fusion.everywhere and root.kind.requires_grad and block.is_as_it_was()):
+        return None
+    with block.lock:
+        outside = block.outside  # sealing lets go of it
+        sealed = block.seal()
+        state = sealed.now.state
+        if state is CONSUMED or sealed.actions is not None:
+            return None
+        numbers = slots = None
+        if wrt is not None:
+            numbers = [id if type(id := x.identity) is int else id.number for x in wrt]
+            slots = _slots_of(numbers, outside, sealed)
+        return (_there_and_back if state is PENDING else _back)(block, sealed, root, numbers, slots, tape)
+
+
+def _slots_of(numbers: list[int], outside: dict[int, int], sealed: Sealed) -> tuple[int | None, ...]:
+    """The slots of identities; None for one that is neither read nor made in the block."""
+    slots = [outside.get(number) for number in numbers]
+    if None in slots:
+        slots = [sealed.slots.get(number) for number in numbers]
+    return tuple(slots)
+
+
+def _there_and_back(
+    block: Block, sealed: Sealed, root: Tensor, numbers: list[int] | None, slots: Any, tape: Tape
+) -> Gradients | None:
+    """Forward and backward as one program."""
+    held = sealed.held()
+    found = _known(sealed.layout, root.slot, slots, tuple(held))
+    if found is None:
+        return None
+    both, places = found
+    run = both.run if block.several else both.program
+    try:
+        results, gradients = run([tensor.held for tensor in sealed.now.inputs], [])
+    except Exception:
+        return None  # the long way, so that what fails is named
+    grads = _filed(sealed, root, numbers, places, both.backward.outputs, gradients)
+    tape.restart(by="backward()")  # before it is used up: an interrupt must not leave a tape that looks whole
+    sealed.consume(block, held, both.places, results)
+    return grads
+
+
+def _back(
+    block: Block, sealed: Sealed, root: Tensor, numbers: list[int] | None, slots: Any, tape: Tape
+) -> Gradients | None:
+    """Backward alone: the forward has run, since somebody looked at a result."""
+    found = _known(sealed.layout, sealed.slot_of(root.number), slots, None)
+    seed = ONES.get((root.kind, root.held.sharding))
+    if found is None or seed is None:
+        return None
+    backward, places = found
+    try:
+        values = sealed.read_by(backward)
+        if values is None:
+            return None
+        gradients = backward.run(values, [seed], sealed.now.shardings)
+    except Exception:
+        return None
+    grads = _filed(sealed, root, numbers, places, backward.outputs, gradients)
+    if numbers is None:
+        grads.sums[root.number] = jnp.array(seed)  # the caller's own
+    tape.restart(by="backward()")
+    sealed.use_up()
+    return grads
+
+
+def _known(
+    layout: Layout, start: int | None, slots: tuple[int | None, ...] | None, held: tuple[int, ...] | None
+) -> tuple[Any, list[Any]] | None:
+    """The program, if it is compiled, and where in its gradients each slot is; None if it is not.
+
+    start: the root's slot; slots: those that are wanted, None for all; held: those of results that somebody holds; None:
+    the forward has run.
+    """
+    found = layout.steps.get((start, slots, held))
+    if found is None:
+        wanted = None if slots is None else {slot for slot in slots if slot is not None}
+        asked = (None, None) if wanted is None else (in_order(wanted), ())
+        seeded = held is not None  # with ones, by the program itself
+        backward = layout.backwards.get(((start,), (seeded,), *asked))
+        if backward is None or (wanted is not None and start in wanted):
+            return None
+        places = {slot: place for place, slot in enumerate(backward.outputs)}
+        program = backward.both(held) if seeded else backward
+        found = layout.steps.keep((start, slots, held), (program, [places.get(slot) for slot in slots or ()]))
+    return found if found[0].together.reason else None
+
+
+def _filed(
+    sealed: Sealed, root: Tensor, numbers: list[int] | None, places: list[Any], outputs: Any, gradients: list[Any]
+) -> Gradients:
+    """A map of gradients; the root's is the first, as it is where the loop adds up."""
+    grads, start = Gradients(), root.number
+    if numbers is None:
+        grads.sums = {start: None, **dict(zip(sealed.numbers_of(outputs), gradients, strict=True))}
+    else:
+        grads.sums = {n: gradients[place] for n, place in zip(numbers, places, strict=True) if place is not None}
+    grads.requested = {"roots": [start], "wrt": numbers}
+    return grads
