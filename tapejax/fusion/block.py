@@ -245,4 +245,4 @@ class Block(Composite):
                     del sums[number]
         return True
 
-    step = short.step
+    step = short.step  # type: ignore[assignment]  # whose `self` is called block
