@@ -1,7 +1,7 @@
 """straight: what a function of jax.numpy comes to for plain floats, said in lax.
 
 The same program, traced in a fraction of the time: the function itself is jitted, and first decides about
-dtypes and shapes that are known here to be as they should.
+dtypes and shapes that are known here to be as they should. One thing is said more shortly: see `stretched`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ ONE = {
     jnp.tanh: lax.tanh, jax.nn.sigmoid: lax.logistic,
 }  # fmt: skip
 TWO = {jnp.add: lax.add, jnp.subtract: lax.sub, jnp.multiply: lax.mul, jnp.true_divide: lax.div}
+SUMS = (jnp.add, jnp.subtract)  # whose derivatives need no operand: the stretched one is not kept
 WIDE = (np.float32, np.float64)  # what is narrower is summed in a wider type
 
 
@@ -32,9 +33,12 @@ def straight(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def elementwise(*operands, **options):
         kinds = [kind_of(x) for x in operands]
-        if options or len(kinds) != n_operands or not is_inexact(kinds[0]) or kinds[0] != kinds[-1]:
+        if options or len(kinds) != n_operands or not is_inexact(kinds[0]):
             return function(*operands, **options)
-        return chosen(*operands)
+        if kinds[0] == kinds[-1]:
+            return chosen(*operands)
+        alike = stretched(*operands) if function in SUMS else None
+        return function(*operands) if alike is None else chosen(*alike)
 
     @functools.wraps(function)
     def matmul(x, y, **options):
@@ -65,6 +69,28 @@ def kind_of(x: Any) -> Any:
 
 def is_inexact(kind: Any) -> bool:
     return kind is not None and jnp.issubdtype(kind.dtype, jnp.inexact)
+
+
+def stretched(x: Any, y: Any) -> tuple[Any, Any] | None:
+    """Two operands, one of which lacks the leading axes of the other, made alike; None if they differ in more.
+
+    In one step. jax.numpy adds axes of size 1 first, so that going back takes three steps instead of one.
+    """
+    if kind_of(y) is None or compat.RANKS.value != "allow":
+        return None
+    few, many = sorted([kind_of(x), kind_of(y)], key=np.ndim)
+    if (
+        few.dtype != many.dtype
+        or few.weak_type
+        or many.weak_type
+        or not (compat.is_plain(few) and compat.is_plain(many))
+    ):
+        return None
+    if not 0 < few.ndim < many.ndim or many.shape[-few.ndim :] != few.shape:
+        return None
+    last = range(many.ndim - few.ndim, many.ndim)
+    stretch = lambda z: z if z.ndim == many.ndim else lax.broadcast_in_dim(z, many.shape, last)
+    return stretch(x), stretch(y)
 
 
 def axes_of(kind: Any, axis: Any) -> tuple[int, ...] | None:

@@ -1,10 +1,14 @@
 """What is said in lax is the program that jax.numpy comes to, whatever the operands."""
 
+import operator
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from tapejax.ops.straight import ONE, TWO, straight
+import tapejax as tj
+from tapejax.ops.straight import ONE, SUMS, TWO, straight
 from tapejax.program.program import flatten
 
 X = jnp.ones((3, 4, 5))
@@ -16,6 +20,9 @@ CALLS = [
     *[(function, {}) for function in ONE],
     *[(function, options) for function in (jnp.sum, jnp.mean) for options in AXES],
 ]
+
+
+OPERATORS = {jnp.add: operator.add, jnp.subtract: operator.sub}
 
 
 def program_of(function, *operands):
@@ -44,13 +51,32 @@ def test_of_two_operands(function):
     matrix = jnp.ones((5, 3))
     for x, y in [
         *((x, x) for x in OPERANDS),
-        (X, X[0]),
+        *([] if function in SUMS else [(X, X[0]), (matrix, X[0, :3])]),  # see below
         (X[0], matrix),
-        (matrix, X[0, :3]),
         (X, 2.0),
         (matrix, matrix),
     ]:
         assert program_of(short, x, y) == program_of(function, x, y)
+
+
+@pytest.mark.parametrize("function", SUMS, ids=lambda function: function.__name__)
+def test_what_lacks_axes_is_stretched_in_one_step(function):
+    rows, row = jax.random.normal(jax.random.key(0), (3, 4, 5)), jax.random.normal(jax.random.key(1), (5,))
+    for x, y in [(rows, row), (row, rows), (rows, rows[0]), (rows.astype(jnp.bfloat16), row.astype(jnp.bfloat16))]:
+        steps, out = program_of(straight(function), x, y)
+        assert [name for name, *_ in steps] == ["broadcast_in_dim", {jnp.add: "add", jnp.subtract: "sub"}[function]]
+        assert out == program_of(function, x, y)[1]
+        assert (straight(function)(x, y) == function(x, y)).all()
+        ct = jax.random.normal(jax.random.key(2), rows.shape).astype(x.dtype)
+        for ours, theirs in zip(tj.vjp(OPERATORS[function], x, y)[1](ct), jax.vjp(function, x, y)[1](ct), strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_allclose(
+                ours.astype("f"), theirs.astype("f"), rtol=1e-5 if x.dtype == "f" else 0.1, atol=1e-5
+            )
+    for x, y in [(rows, row.astype(jnp.bfloat16)), (rows, jnp.asarray(2.0)), (rows, row[None]), (rows, row[:1])]:
+        assert program_of(straight(function), x, y) == program_of(function, x, y)  # they differ in more
+    with jax.numpy_rank_promotion("raise"):
+        assert program_of(straight(function), rows, row) is ValueError
 
 
 def test_arguments_by_position_and_by_name():
