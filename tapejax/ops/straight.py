@@ -35,7 +35,7 @@ def straight(function: Callable[..., Any]) -> Callable[..., Any]:
         kinds = [kind_of(x) for x in operands]
         if options or len(kinds) != n_operands or not is_inexact(kinds[0]):
             return function(*operands, **options)
-        if kinds[0] == kinds[-1]:
+        if kinds[0] == kinds[-1] or has_number(kinds):
             return chosen(*operands)
         alike = stretched(*operands) if function in SUMS else None
         return function(*operands) if alike is None else chosen(*alike)
@@ -69,6 +69,13 @@ def kind_of(x: Any) -> Any:
 
 def is_inexact(kind: Any) -> bool:
     return kind is not None and jnp.issubdtype(kind.dtype, jnp.inexact)
+
+
+def has_number(kinds: list[Any]) -> bool:
+    """Whether one of two operands is a number without a dtype of its own, to be taken as the other one's: it has that already."""
+    if None in kinds or kinds[0].dtype != kinds[1].dtype or kinds[0].weak_type == kinds[1].weak_type:
+        return False
+    return kinds[not kinds[0].weak_type].ndim == 0 and all(map(compat.is_plain, kinds))
 
 
 def stretched(x: Any, y: Any) -> tuple[Any, Any] | None:

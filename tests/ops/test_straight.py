@@ -53,10 +53,21 @@ def test_of_two_operands(function):
         *((x, x) for x in OPERANDS),
         *([] if function in SUMS else [(X, X[0]), (matrix, X[0, :3])]),  # see below
         (X[0], matrix),
-        (X, 2.0),
+        (X, 2),
+        (X.astype(jnp.bfloat16), 2.0),
+        *([(X, 2.0)] if function is jnp.matmul else []),
         (matrix, matrix),
     ]:
         assert program_of(short, x, y) == program_of(function, x, y)
+
+
+@pytest.mark.parametrize("function", TWO, ids=lambda function: function.__name__)
+def test_a_number_is_taken_as_it_is(function):
+    for x, y in [(X, 2.0), (2.0, X), (X + 1j, 2j), (jnp.float32(3), 2.0)]:
+        (step,), out = program_of(straight(function), x, y)
+        assert step[0] in ("add", "sub", "mul", "div")
+        assert out == program_of(function, x, y)[1]
+        assert (jax.jit(straight(function))(x, y) == function(x, y)).all()
 
 
 @pytest.mark.parametrize("function", SUMS, ids=lambda function: function.__name__)
@@ -73,7 +84,7 @@ def test_what_lacks_axes_is_stretched_in_one_step(function):
             np.testing.assert_allclose(
                 ours.astype("f"), theirs.astype("f"), rtol=1e-5 if x.dtype == "f" else 0.1, atol=1e-5
             )
-    for x, y in [(rows, row.astype(jnp.bfloat16)), (rows, jnp.asarray(2.0)), (rows, row[None]), (rows, row[:1])]:
+    for x, y in [(rows, row.astype(jnp.bfloat16)), (rows, row[None]), (rows, row[:1])]:
         assert program_of(straight(function), x, y) == program_of(function, x, y)  # they differ in more
     with jax.numpy_rank_promotion("raise"):
         assert program_of(straight(function), rows, row) is ValueError
