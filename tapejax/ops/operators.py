@@ -344,8 +344,9 @@ def split_index(
             if numbers:
                 _check_range(part, part, axis, shape[axis])
                 part %= shape[axis]
-            pattern.append(part if fixed else HOLE)
-            operands += [] if fixed else [part]
+            known = fixed or (numbers and shape[axis] == 1)  # then there is no other
+            pattern.append(part if known else HOLE)
+            operands += [] if known else [part]
         else:
             if arrays:
                 _check_array(part, axis, shape[axis])
@@ -473,7 +474,7 @@ def _gather(x, *operands, pattern):
 _getitem = lift(_gather, name="getitem", static_argnames="pattern")
 
 
-_splits = table("indices", 4096)  # of indices that are numbers and slices only
+_splits = table("indices", 4096)  # of indices that have no arrays in them
 
 
 def getitem(self, index):
@@ -492,10 +493,12 @@ def getitem(self, index):
 
 
 def _key_of_index(index: Any) -> Any:
-    """An index of numbers and slices as part of a key; None if there is anything else in it."""
+    """An index of numbers, slices, `...` and new axes as part of a key; None if there is anything else in it."""
     kind = type(index)
-    if kind is int:
+    if kind is int or index is Ellipsis:
         return index
+    if index is None:
+        return "new"
     if kind is slice:
         bounds = index.start, index.stop, index.step
         return bounds if all([type(bound) in (int, type(None)) for bound in bounds]) else None

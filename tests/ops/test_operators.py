@@ -162,3 +162,43 @@ def test_bounds_of_a_slice_may_be_numbers_of_any_kind():
     for one in (np.int64(1), tj.tensor(1), jnp.array(1)):
         assert np.array_equal(x[one:].value, A[1:])
         assert np.array_equal(x.at[one:].set(0.0).value, jnp.asarray(A).at[1:].set(0.0))
+
+
+@pytest.mark.parametrize("how", ["eager", "jit"])
+@pytest.mark.parametrize(
+    "index",
+    [
+        (..., 0),
+        (..., -1),
+        (0, ...),
+        (slice(1, 3), ..., 0),
+        (None, 1),
+        (..., None),
+        (1, None, ..., 0),
+        (slice(None), -1, 0),
+    ],
+    ids=str,
+)
+def test_ellipsis_and_new_axes(index, how):
+    x = np.arange(24, dtype="f").reshape(4, 6, 1)
+    ct = np.random.default_rng(0).standard_normal(x[index].shape).astype("f")
+    value, pull = jax.vjp(lambda x: x[index], x)
+    ours = (jax.jit if how == "jit" else lambda f: f)(lambda x: tj.vjp(lambda x: x[index], x)[1](ct)[0])
+    for _ in range(2):  # the second time it is known
+        np.testing.assert_array_equal(tj.tensor(x)[index].value, value)
+        np.testing.assert_array_equal(ours(x), pull(ct)[0])
+
+
+def test_numbers_in_an_index_are_part_of_the_program_where_nothing_else_can_come():
+    wide, narrow = jnp.ones((4, 6)), jnp.ones((4, 1))
+    names = lambda f, x: {eqn.primitive.name for eqn in jax.make_jaxpr(f)(x).eqns}
+    assert "dynamic_slice" not in names(lambda x: tj.vjp(lambda x: x[..., 0], x)[0], wide)
+    with tj.Tape() as tape:
+        tj.tensor(narrow, requires_grad=True)[:, 0]
+        for i in range(3):
+            tj.tensor(wide, requires_grad=True)[..., i]
+    first, *others = tape
+    assert len(first.inputs) == 1
+    assert len({action.plan for action in others}) == 1  # one for every number
+    with pytest.raises(tj.errors.IndexingError, match="out of bounds"):
+        tj.tensor(narrow)[..., 1]
