@@ -197,25 +197,27 @@ class Reversed:
         avals = self.avals
         for eqn, step, extra_slots, active in reversed(self.steps):
             out_cts = [sums.get(slot) if slot in stay else sums.pop(slot, None) for slot in eqn.outputs]
-            if all(ct is None for ct in out_cts):
+            if all([ct is None for ct in out_cts]):
                 continue
             saved = [env[eqn.inputs[i]] for i in step.saves_in]
             saved += [env[eqn.outputs[i]] for i in step.saves_out]
             saved += [env[slot] for slot in extra_slots]
             with eqn.made_here, eqn.context:
                 in_cts = step.backward(saved, out_cts)
-            if len(in_cts) != len(eqn.inputs):
-                raise RuleSignatureError(
-                    f"the rule for `{eqn.name}` returned {len(in_cts)} cotangents for {len(eqn.inputs)} operands",
-                    at=eqn.line,
-                    action=eqn,
-                    fix="return one cotangent per operand, None for none",
-                )
-            for slot, ct, is_active in zip(eqn.inputs, in_cts, active, strict=True):
-                if is_active and ct is not None:
-                    with eqn.made_here, eqn.context:
-                        ct = fit(ct, avals[slot], eqn)
-                    accumulate(sums, slot, ct)
+                if len(in_cts) != len(eqn.inputs):
+                    raise RuleSignatureError(
+                        f"the rule for `{eqn.name}` returned {len(in_cts)} cotangents for {len(eqn.inputs)} operands",
+                        at=eqn.line,
+                        action=eqn,
+                        fix="return one cotangent per operand, None for none",
+                    )
+                arrived = [
+                    (slot, fit(ct, avals[slot], eqn))
+                    for slot, ct, is_active in zip(eqn.inputs, in_cts, active, strict=True)
+                    if is_active and ct is not None
+                ]
+            for slot, ct in arrived:
+                accumulate(sums, slot, ct)
 
 
 @cached(64)
