@@ -160,7 +160,8 @@ def test_there_is_enough_to_be_sure():
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_nothing_is_lost_in_silence(group):
-    assert_nothing_is_lost([name for name in FUNCTIONS if name.startswith(group)], [ambient_wrt])
+    """By every fourth function; by all of them in the slow run, which is next but one."""
+    assert_nothing_is_lost([name for name in FUNCTIONS if name.startswith(group)][::4], [ambient_wrt])
 
 
 @pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: scope.__name__)

@@ -20,9 +20,9 @@ AT_ONCE = {
 
 
 def params(cases):
-    """Every second one of the catalogue, and those of outside.py that are named above; the others are slow."""
+    """Every third one of the catalogue, and those of outside.py that are named above; the others are slow."""
     others = {id(case) for case in outside.BAD + outside.HEALTHY}
-    at_once = lambda number, case: case.name in AT_ONCE if id(case) in others else number % 2 == 0
+    at_once = lambda number, case: case.name in AT_ONCE if id(case) in others else number % 3 == 0
     return [
         pytest.param(case, id=case.name, marks=[] if at_once(number, case) else [pytest.mark.slow])
         for number, case in enumerate(cases)

@@ -134,7 +134,11 @@ def test_what_is_no_index(index):
     assert __file__ in caught.value.at
 
 
-@pytest.mark.parametrize("index", [np.array([5, 1]), np.array([-7, 0]), 5, -7, 1, -1, (0, 9)])
+OFTEN_ENOUGH = [np.array([5, 1]), -7]  # of the places; the others run with the slow tests
+PLACES = [*OFTEN_ENOUGH, *(pytest.param(at, marks=pytest.mark.slow) for at in (np.array([-7, 0]), 5, 1, -1, (0, 9)))]
+
+
+@pytest.mark.parametrize("index", PLACES)
 @pytest.mark.parametrize("mode", ["drop", "clip", "fill", "promise_in_bounds"])
 def test_at_does_what_its_mode_says(index, mode):
     if mode == "promise_in_bounds":

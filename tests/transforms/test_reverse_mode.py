@@ -11,6 +11,7 @@ import tapejax as tj
 import tapejax.numpy as tnp
 from tapejax import errors
 from tapejax.fusion.layout import layouts
+from tests.some import one_in
 
 TOLERANCE = 1e-10
 rng = np.random.default_rng(0)
@@ -94,7 +95,7 @@ def cases(functions):
     return several + [pytest.param(f, "arrays", id=f"{name}-arrays", marks=marks(name)) for name, f in one_op]
 
 
-QUICK = {"control", "elementwise", "matmul", "power", "softmax", "affine"}  # the others run with the slow tests
+QUICK = {"control", "elementwise", "matmul", "affine"}  # the others run with the slow tests
 
 
 def close(ours, judge):
@@ -199,7 +200,7 @@ def model(p, x, scale=1.0):
 PARAMETERS = {"w": MATRIX, "b": [X, np.float32(2.0)]}
 
 
-@pytest.mark.parametrize("argnums", [0, 1, -1, (0,), (0, 1), (1, 0), [1]])
+@pytest.mark.parametrize("argnums", one_in(3, [0, -1, (0,), (1, 0), 1, (0, 1), [1]]))
 def test_pytrees_and_argnums(argnums):
     p = jax.tree.map(jnp.asarray, PARAMETERS)
     for ours, judge in [(tj.grad, jax.grad), (tj.value_and_grad, jax.value_and_grad), (tj.jacrev, jax.jacrev),
@@ -246,7 +247,7 @@ INDEPENDENT = {
 }
 
 
-@pytest.mark.parametrize("case", INDEPENDENT)
+@pytest.mark.parametrize("case", one_in(3, INDEPENDENT))
 def test_every_transform_gives_zeros_for_what_does_not_depend_on_its_input(case):
     f = INDEPENDENT[case]
     values = lambda x: f(jnp, x)
