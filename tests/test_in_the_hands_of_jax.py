@@ -81,7 +81,7 @@ def expected(name, inner):
     function = FUNCTIONS[name]
     twin = function[1] if isinstance(function, tuple) else function
     plain = {"intermediate": jnp.sin, "parameter": lambda w: w}[inner]
-    return np.asarray(jax.grad(lambda w: jnp.sum(twin(plain(w)) ** 2) + jnp.sum(w))(jnp.asarray(VALUE)))
+    return np.asarray(jax.jit(jax.grad(lambda w: jnp.sum(twin(plain(w)) ** 2) + jnp.sum(w)))(VALUE))
 
 
 def outcome(name, inner, scope, right):
@@ -166,7 +166,7 @@ def test_nothing_is_lost_in_silence(group):
 
 @pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: scope.__name__)
 def test_nor_in_any_other_scope(scope):
-    assert_nothing_is_lost(SAMPLE, [scope])
+    assert_nothing_is_lost(SAMPLE[::2], [scope])
 
 
 @pytest.mark.slow

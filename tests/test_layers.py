@@ -38,10 +38,10 @@ def imports_of(path):
 
 
 def found_imports(path):
-    tree = parsed(path)
-    typing = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    nodes = list(ast.walk(parsed(path)))
+    typing = [node for node in nodes if isinstance(node, ast.If) and "'TYPE_CHECKING'" in ast.dump(node.test)]
     skipped = {id(inner) for node in typing for inner in ast.walk(node)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):

@@ -14,7 +14,7 @@ from tests.rules.harness import assert_finite, assert_sample, cases, finite_case
 WITHOUT_SAMPLES = ["after_all", "axis_index", "create_token", "empty2", "mulhi"]
 
 
-@pytest.mark.parametrize(("sample", "dtype"), cases(SAMPLES, order=1, merged=False))
+@pytest.mark.parametrize(("sample", "dtype"), cases(SAMPLES, order=1))
 def test_gradient_equals_jax(sample, dtype):
     assert_sample(sample, dtype, order=1)
 

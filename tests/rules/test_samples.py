@@ -26,7 +26,7 @@ def of_all(collect, **how):
     return [case for samples in USUAL.values() for case in collect(samples, **how)]
 
 
-@pytest.mark.parametrize(("sample", "dtype"), of_all(cases, order=1))
+@pytest.mark.parametrize(("sample", "dtype"), of_all(cases, order=1, merged=True))
 def test_gradient_equals_jax(sample, dtype):
     assert_sample(sample, dtype, order=1)
 

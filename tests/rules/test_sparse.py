@@ -14,7 +14,7 @@ from tests.rules.harness import (
 )
 
 
-@pytest.mark.parametrize(("sample", "dtype"), cases(SAMPLES, order=1))
+@pytest.mark.parametrize(("sample", "dtype"), cases(SAMPLES, order=1, merged=True))
 def test_gradient_equals_jax(sample, dtype):
     assert_sample(sample, dtype, order=1)
 

@@ -170,11 +170,12 @@ def test_eager_equals_compiled_in_orders_two_and_three():
     close(some(x), jax.jit(some)(x))
 
 
-@pytest.mark.parametrize("f", JAX_FUNCTIONS.values(), ids=JAX_FUNCTIONS)
-def test_functions_that_jax_must_trace(f):
+@pytest.mark.parametrize("name", one_in(2, JAX_FUNCTIONS))
+def test_functions_that_jax_must_trace(name):
+    f = JAX_FUNCTIONS[name]
     x = jnp.asarray(X)
     both = lambda m: lambda x: (m.value_and_grad(f)(x), m.grad(scalar(m.grad(f)))(x))
-    close(tj.value_and_grad(f)(x), jax.value_and_grad(f)(x))
+    close(tj.value_and_grad(f)(x), jax.jit(jax.value_and_grad(f))(x))
     close(jax.jit(both(tj))(x), jax.jit(both(jax))(x))
 
 
@@ -251,15 +252,21 @@ INDEPENDENT = {
 def test_every_transform_gives_zeros_for_what_does_not_depend_on_its_input(case):
     f = INDEPENDENT[case]
     values = lambda x: f(jnp, x)
+
+    @jax.jit
+    def judged(x):
+        out, pull = jax.vjp(values, x)
+        return out, pull(out), jax.jacrev(values)(x), jax.jacfwd(values)(x)
+
+    out, gradient, rows, columns = judged(SQUARE)
     for ours in (values, lambda x: f(tj.numpy, x)):  # over arrays, and over Tensors
         total = lambda x, ours=ours: ours(x).sum()
-        out, pull = jax.vjp(values, SQUARE)
         close(tj.grad(total)(SQUARE), jnp.zeros((2, 2)))
         close(tj.grad(lambda x: tj.grad(total)(x).sum())(SQUARE), jnp.zeros((2, 2)))  # noqa: B023
-        close(tj.vjp(ours, SQUARE)[1](out), pull(out))
+        close(tj.vjp(ours, SQUARE)[1](out), gradient)
         close(tj.jvp(ours, (SQUARE,), (SQUARE,))[1], jnp.zeros_like(out))
-        close(tj.jacrev(ours)(SQUARE), jax.jacrev(values)(SQUARE))
-        close(tj.jacfwd(ours)(SQUARE), jax.jacfwd(values)(SQUARE))
+        close(tj.jacrev(ours)(SQUARE), rows)
+        close(tj.jacfwd(ours)(SQUARE), columns)
 
 
 def test_forward_mode_of_integers_is_float0_in_the_shape_of_the_jacobian():
@@ -283,12 +290,12 @@ def test_forward_mode_of_integers_is_float0_in_the_shape_of_the_jacobian():
 )
 def test_holomorphic(f):
     z = 0.7 + 0.4j
-    close(tj.grad(f, holomorphic=True)(z), jax.grad(f, holomorphic=True)(z))
+    close(tj.grad(f, holomorphic=True)(z), jax.jit(jax.grad(f, holomorphic=True))(z))
     second, judge = tj.grad(tj.grad(f, holomorphic=True), holomorphic=True), jax.grad(jax.grad(f, holomorphic=True), holomorphic=True)  # fmt: skip
-    close(second(z), judge(z))
+    close(second(z), jax.jit(judge)(z))
     zs = jnp.array([z, 1.0 - z])
     for ours, theirs in [(tj.jacrev, jax.jacrev), (tj.jacfwd, jax.jacfwd)]:
-        close(ours(f, holomorphic=True)(zs), theirs(f, holomorphic=True)(zs))
+        close(ours(f, holomorphic=True)(zs), jax.jit(theirs(f, holomorphic=True))(zs))
 
 
 @pytest.mark.parametrize(
@@ -403,10 +410,11 @@ def test_under_jax_transforms():
     f = FUNCTIONS["elementwise"]
     ours, judge = functools.partial(f, tnp), functools.partial(f, jnp)
     batch = jnp.stack([X, X + 1.0])
-    close(jax.vmap(tj.grad(ours))(batch), jax.vmap(jax.grad(judge))(batch))
-    close(jax.jit(tj.hessian(ours))(X), jax.hessian(judge)(X))
-    close(jax.grad(lambda x: (tj.grad(ours)(x) ** 2).sum())(X), jax.grad(lambda x: (jax.grad(judge)(x) ** 2).sum())(X))
-    close(tj.grad(lambda x: (jax.grad(judge)(x) ** 2).sum())(X), jax.grad(lambda x: (jax.grad(judge)(x) ** 2).sum())(X))
+    close(jax.vmap(tj.grad(ours))(batch), jax.jit(jax.vmap(jax.grad(judge)))(batch))
+    close(jax.jit(tj.hessian(ours))(X), jax.jit(jax.hessian(judge))(X))
+    twice = jax.jit(jax.grad(lambda x: (jax.grad(judge)(x) ** 2).sum()))(X)
+    close(jax.grad(lambda x: (tj.grad(ours)(x) ** 2).sum())(X), twice)
+    close(tj.grad(lambda x: (jax.grad(judge)(x) ** 2).sum())(X), twice)
 
 
 def test_errors_name_the_users_line():
