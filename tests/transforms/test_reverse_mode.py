@@ -95,7 +95,7 @@ def cases(functions):
     return several + [pytest.param(f, "arrays", id=f"{name}-arrays", marks=marks(name)) for name, f in one_op]
 
 
-QUICK = {"control", "elementwise", "matmul", "affine"}  # the others run with the slow tests
+QUICK = {"control", "elementwise", "affine"}  # the others run with the slow tests
 
 
 def close(ours, judge):
