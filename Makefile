@@ -37,10 +37,10 @@ verify: $(VENV)/.installed
 	$(BIN)/python -m tapejax verify --quick
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" $(ARGS)
 
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m slow $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow $(ARGS)
 
 # On a GPU or TPU: install the jax of the device into $(VENV) first. One process: it takes the device's memory.
 # Matrix products in full float32, which the tests' tolerances are for; XLA optimises as it does for users.

@@ -4,6 +4,7 @@ Each case prints `ok NAME` or what went wrong. The judge is jax.grad on one devi
 """
 
 import itertools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +85,7 @@ def check(kind, axes, mesh, way):
 
 
 if __name__ == "__main__":
-    for kind in (AxisType.Auto, AxisType.Explicit):
+    for kind in (AxisType.Auto, AxisType.Explicit)[: int(sys.argv[1])]:
         for way, (axes, mesh) in itertools.product(WAYS, meshes(kind)):
             name = f"{kind.name} {way.__name__} {axes} {mesh.devices.ravel()[0].id}"
             try:

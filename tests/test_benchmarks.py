@@ -56,6 +56,7 @@ def test_a_wrong_gradient_is_an_error():
         check("somebody", (np.float32(2.0), right[1]), right)
 
 
+@pytest.mark.slow
 def test_the_twin_in_torch_is_the_same_model(ours):
     pytest.importorskip("torch")
     workload = WORKLOADS["character_gpt"]
@@ -105,6 +106,7 @@ def test_a_worker_makes_ready_and_samples():
     assert cores >= 0
 
 
+@pytest.mark.slow
 def test_a_step_is_measured_when_it_is_compiled_well():
     """A small step is compiled quickly first. It comes to rest, and not before its program is replaced."""
     desk = Desk(tiny=True)
@@ -117,6 +119,7 @@ def test_a_step_is_measured_when_it_is_compiled_well():
     assert not contestant.unsettled(step)
 
 
+@pytest.mark.slow
 def test_chains_are_measured_and_checked():
     desk = Desk()
     assert set(scale.WAYS) == set(bars.WAYS)

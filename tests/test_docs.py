@@ -75,7 +75,16 @@ def run_doctest(text, names, page, line):
     names.update(test.globs)  # the parser copies them
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+# Pages whose blocks take long; the slow run has them.
+LONG = {"docs/verify.md", "docs/semantics.md", "docs/checkpoint.md", "docs/index-tape.md", "docs/how-to/move-code-to-the-tape.md", "docs/how-to/coming-from-pytorch.md", "docs/how-to/verify-in-ci.md"}  # fmt: skip
+
+
+def with_marks(page):
+    name = str(page.relative_to(ROOT))
+    return pytest.param(page, id=name, marks=[pytest.mark.slow] * (name in LONG))
+
+
+@pytest.mark.parametrize("page", [with_marks(page) for page in PAGES])
 def test_blocks_of_a_page_run_in_order(page, rules_as_before):
     names = {"__name__": "__main__"}
     for language, line, text in blocks(page):

@@ -57,7 +57,7 @@ def test_gradient_penalty_equals_jax():
 
 
 @pytest.mark.parametrize("stem", ["03_equinox", "04_flax_nnx"])
-@pytest.mark.parametrize("jit", [pytest.param(lambda f: f, marks=pytest.mark.slow), tj.jit, jax.jit], ids=["eager", "tapejax.jit", "jax.jit"])  # fmt: skip
+@pytest.mark.parametrize("jit", [pytest.param(lambda f: f, marks=pytest.mark.slow), tj.jit, pytest.param(jax.jit, marks=pytest.mark.slow)], ids=["eager", "tapejax.jit", "jax.jit"])  # fmt: skip
 def test_training_equals_jax(stem, jit):
     pytest.importorskip(stem[3:].split("_")[0])
     example = load(stem)

@@ -81,7 +81,7 @@ def expected(name, inner):
     function = FUNCTIONS[name]
     twin = function[1] if isinstance(function, tuple) else function
     plain = {"intermediate": jnp.sin, "parameter": lambda w: w}[inner]
-    return np.asarray(jax.grad(lambda w: jnp.sum(twin(plain(w)) ** 2) + jnp.sum(w))(jnp.asarray(VALUE)))
+    return np.asarray(jax.jit(jax.grad(lambda w: jnp.sum(twin(plain(w)) ** 2) + jnp.sum(w)))(VALUE))
 
 
 def outcome(name, inner, scope, right):
@@ -160,12 +160,13 @@ def test_there_is_enough_to_be_sure():
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_nothing_is_lost_in_silence(group):
-    assert_nothing_is_lost([name for name in FUNCTIONS if name.startswith(group)], [ambient_wrt])
+    """By every fourth function; by all of them in the slow run, which is next but one."""
+    assert_nothing_is_lost([name for name in FUNCTIONS if name.startswith(group)][::4], [ambient_wrt])
 
 
 @pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: scope.__name__)
 def test_nor_in_any_other_scope(scope):
-    assert_nothing_is_lost(SAMPLE, [scope])
+    assert_nothing_is_lost(SAMPLE[::3], [scope])
 
 
 @pytest.mark.slow

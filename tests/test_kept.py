@@ -62,7 +62,9 @@ def held_by_jax(function, args):
     return nbytes(jax.tree.leaves(pullback), [*jax.tree.leaves(args), loss])
 
 
-@pytest.mark.parametrize(("function", "make"), [(transformer, arguments), (scanned, stacked_arguments)])
+@pytest.mark.parametrize(
+    ("function", "make"), [pytest.param(transformer, arguments, marks=pytest.mark.slow), (scanned, stacked_arguments)]
+)
 def test_a_transformer_keeps_at_most_what_jax_keeps(function, make, record_property):
     args = make()
     ours, jaxs = held_by_tape(function, args), held_by_jax(function, args)

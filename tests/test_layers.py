@@ -1,6 +1,7 @@
 """The architecture, checked: imports go down, jax stays public, the calculus never asks the judge."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -25,12 +26,22 @@ def layer_of(path):
     return path.relative_to(ROOT).with_suffix("").parts[0]
 
 
+@functools.cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imports_of(path):
     """What it imports, wherever in it; not what only type checkers see."""
-    tree = ast.parse(path.read_text())
-    typing = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    return list(found_imports(path))
+
+
+def found_imports(path):
+    nodes = list(ast.walk(parsed(path)))
+    typing = [node for node in nodes if isinstance(node, ast.If) and "'TYPE_CHECKING'" in ast.dump(node.test)]
     skipped = {id(inner) for node in typing for inner in ast.walk(node)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
@@ -65,7 +76,7 @@ def test_only_public_jax():
 
 def underscores_of_others(path):
     """Names with an underscore that a module reads of others: it defines them nowhere itself."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+    nodes = list(ast.walk(parsed(path)))
     own = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     own |= {node.id for node in nodes if isinstance(node, ast.Name)}
     own |= {
@@ -95,7 +106,7 @@ def test_the_settings_of_jax_are_read_in_one_place():
     for path in FILES:
         if path == ROOT / "ground" / "compat.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Attribute) and node.attr == "value" and isinstance(node.value, ast.Attribute):
                 assert node.value.attr not in SETTINGS, f"{path}:{node.lineno}"
 
@@ -108,7 +119,7 @@ REACHES_OTHERS_RULES = {"custom.py", "foreign.py"}  # a user's own rule, a primi
 def test_rules_never_ask_the_judge(path):
     if path.name in REACHES_OTHERS_RULES:
         return
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("jax", "jax.interpreters.ad", "ad"):
             assert node.attr not in JUDGES, f"{path.name}:{node.lineno} calls jax.{node.attr}"
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jax"):
@@ -137,7 +148,7 @@ def test_one_place_adds_two_cotangents():
             "transforms",
         ):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call):
                 assert ast.unparse(node.func) not in ("lax.add", "jnp.add", "jax.lax.add"), f"{path}:{node.lineno}"
 

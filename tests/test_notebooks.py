@@ -12,7 +12,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-QUICK = "01"  # the others run with the slow tests
 NO_JAX = ("01", "04")  # for who knows no JAX
 
 
@@ -187,14 +186,9 @@ def said_in(outputs):
     return "".join(output["text"] for output in streams)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # of the kernel's own machinery
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=[] if path.name.startswith(QUICK) else pytest.mark.slow, id=path.stem)
-        for path in NOTEBOOKS
-    ],
-)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_left_blank_nothing_passes_and_with_the_solutions_all_is_right(path):
     blank, solved = outputs_of(path)
     exercises = len(fill.blanks(read(path))) - 1

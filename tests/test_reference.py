@@ -1,6 +1,7 @@
 """The reference has every public name, and each shows itself in an example that runs."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -67,13 +68,16 @@ def resolve(full):
 PUBLIC = sorted(public())
 LISTED = {name for kind, name in directives() if kind.startswith("auto")}
 
+
 # What tests/test_docs.py runs: the docstrings of top-level functions and classes.
-RUN = {
-    inspect.cleandoc(text)
-    for path in (ROOT / "tapejax").rglob("*.py")
-    for node in ast.parse(path.read_text()).body
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and (text := ast.get_docstring(node))
-}
+@functools.cache
+def run():
+    return {
+        inspect.cleandoc(text)
+        for path in (ROOT / "tapejax").rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and (text := ast.get_docstring(node))
+    }
 
 
 def example_of(found):
@@ -90,7 +94,7 @@ def test_a_public_name_is_in_the_reference_and_has_an_example_that_runs(name):
     assert name in LISTED, f"add {name} to a page in docs/reference"
     text = example_of(resolve(name))
     assert ">>>" in text, f"the docstring of {name} has no example"
-    assert text in RUN, f"the example of {name} is in a docstring that no test runs"
+    assert text in run(), f"the example of {name} is in a docstring that no test runs"
 
 
 def test_what_the_reference_lists_is_there():
@@ -110,7 +114,7 @@ def test_the_check_sees_a_missing_example():
         """Nothing to see."""
 
     assert ">>>" not in example_of(bare)
-    assert example_of(bare) not in RUN
+    assert example_of(bare) not in run()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import pytest
 
 from tests.accelerators.subprocesses import ROOT, environment, free_port
 
-pytest.importorskip("orbax.checkpoint")
+pytestmark = pytest.mark.skipif(find_spec("orbax") is None, reason="needs orbax-checkpoint")
 FOLDER = ROOT / "examples" / "09_many_processes"
 
 

@@ -4,11 +4,12 @@ import pytest
 
 from tests.attacks.alone import alone, no_failures
 from tests.attacks.callbacks import HOSTS, WAYS
+from tests.some import one_in
 
 CONTROLS = ("plain", "jax")  # what does no work of ours; one way of each is enough
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", one_in(3, WAYS))
 def test_tapejax_within_a_callback(way):
     hosts = [host for host in HOSTS if way == "lift" or host not in CONTROLS]
     reports = alone("callbacks", way, *hosts, seconds=60)

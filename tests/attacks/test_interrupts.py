@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="for Pyt
 # All of them, at many places: the slow run.
 @pytest.mark.parametrize("name", [*map(slow, ["record", "backward_recorded"]), "training"])
 def test_an_interrupt_at_some_places(name):
-    no_failures(alone("interrupts", name, "fresh:4", "second:5", "compiled:60", seconds=300))
+    no_failures(alone("interrupts", name, "fresh:2", "second:3", "compiled:30", seconds=300))
 
 
 @pytest.mark.slow
@@ -33,7 +33,7 @@ KINDS = {"first order": FIRST_ORDER, "second order": ["backward_recorded"]}
 
 @pytest.mark.parametrize("kind", ["first order", slow("second order")])
 def test_signals_at_random_times(kind):
-    no_failures(alone("alarms", 100, *KINDS[kind], seconds=300))
+    no_failures(alone("alarms", 50, *KINDS[kind], seconds=300))
 
 
 @pytest.mark.slow

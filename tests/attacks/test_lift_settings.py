@@ -9,6 +9,7 @@ import pytest
 
 import tapejax as tj
 import tapejax.numpy as tnp
+from tests.some import one_in
 
 DATA = np.array([0.25, -0.5, 1.0], "f")
 VISITS = 4
@@ -114,7 +115,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("when", ["before look", "before backward"])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", one_in(3, SETTINGS))
 def test_settings_that_change_after_the_call(name, when):
     function, at_call, later = SETTINGS[name]
     with at_call():

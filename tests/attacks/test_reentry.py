@@ -16,7 +16,7 @@ SOME, MANY = {"lines": 24, "signals": 15, "garbage": 3}, {"lines": 60, "signals"
 # All of them, at many places: the slow run.
 @pytest.mark.parametrize("work", ["back", pytest.param("same", marks=pytest.mark.slow)])
 def test_ops_within_ops(work):
-    no_failures(alone("reentry", "lines", work, SOME["lines"], seconds=150))
+    no_failures(alone("reentry", "lines", work, SOME["lines"] // 2, seconds=150))
 
 
 @pytest.mark.slow

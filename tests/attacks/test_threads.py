@@ -11,7 +11,7 @@ from tests.attacks.alone import alone, no_failures
 
 
 def test_threads_look_at_what_others_record():
-    no_failures(alone("threads", 60, seconds=120))
+    no_failures(alone("threads", 30, seconds=120))
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import jax.scipy.linalg
 import jax.scipy.signal
 import jax.scipy.special
 import jax.scipy.stats
+import numpy as np
 import pytest
 from jax import lax
 from jax.extend.core import jaxprs_in_params
@@ -66,8 +67,9 @@ def test_the_command_prints_every_family(capsys):
 
 # --- what tracing jax's functions shows ----------------------------------------------------------------
 
-X, M, I, B = jnp.ones(4) * 0.5, jnp.eye(4) * 0.5 + 0.1, jnp.arange(4), jnp.array([True, False, True, True])
-Z, KEY = M + 0.1j * M, jax.random.key(0)
+HALF = np.eye(4, dtype="float32") * 0.5 + 0.1
+X, M, I, B = map(jnp.asarray, (np.full(4, 0.5, "float32"), HALF, np.arange(4), np.array([True, False, True, True])))
+Z, KEY = jnp.asarray(np.complex64(HALF + 0.1j * HALF)), jax.random.key(0)
 ATTEMPTS = [
     (X,), (M,), (I,), (B,), (Z,), (X, X), (M, M), (M, X), (I, I), (B, X, X), (X, X, X), (X, I), (X, 2), (M, 1), (KEY,),
     (KEY, X), (KEY, X, X), (KEY, (3,)), (KEY, 5, (2,)), (X, X, X, X), ([X, X],), ("ij,jk", M, M), (M, I, I), (Z, Z),

@@ -14,6 +14,7 @@ import tapejax as tj
 import tapejax.numpy as tnp
 from tapejax import errors
 from tapejax.checkpointing.digest import digest_of, same
+from tests.some import one_in
 
 X = np.linspace(0.1, 1.0, 6).reshape(2, 3)
 scale = 2.0
@@ -257,17 +258,18 @@ def test_a_refused_try_draws_nothing():
 DTYPES = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128", "int32", "int64", "uint8", "int16", "bool", "float8_e4m3fn")  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", one_in(2, DTYPES, at_once=["bool"]))
 def test_a_digest_sees_every_bit_and_every_place(dtype):
     with jax.enable_x64(True):
-        value = jnp.asarray(np.arange(1, 8) % 2 if dtype == "bool" else np.arange(1, 8)).astype(dtype)
-        (before,) = digest_of([value])
-        assert same(before, digest_of([value + 0 if dtype != "bool" else value])[0])
+        value = (np.arange(1, 8) % 2 if dtype == "bool" else np.arange(1, 8)).astype(jnp.dtype(dtype))
+        of = lambda array: digest_of([jnp.asarray(array)])[0]
+        before = of(value)
+        assert same(before, of(value.copy()))
         for i in range(7):
-            other = value.at[i].set(~value[i] if dtype == "bool" else value[i] + 1)
-            assert not same(before, digest_of([other])[0])
-        swapped = value[jnp.array([1, 0, 2, 3, 4, 5, 6])]
-        assert not same(before, digest_of([swapped])[0])
+            other = value.copy()
+            other[i] = ~value[i] if dtype == "bool" else value[i] + 1
+            assert not same(before, of(other))
+        assert not same(before, of(value[[1, 0, 2, 3, 4, 5, 6]]))
     zero, minus = digest_of([jnp.array(0.0), jnp.array(-0.0)])
     assert not same(zero, minus)
     nan, other = digest_of([jnp.array(jnp.nan), jnp.array(jnp.nan)])

@@ -10,6 +10,7 @@ import tapejax.nn as tnn
 from tapejax.fusion.block import Block
 from tapejax.nn import layers
 from tapejax.nn.labels import known
+from tests.some import one_in
 
 rng = np.random.default_rng(3)
 normal = lambda *shape: rng.standard_normal(shape)
@@ -34,7 +35,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(2, CASES))
 def test_gradient_is_jaxs_and_the_layer_is_one_action(name):
     operands, options = CASES[name]
     is_float = lambda value: isinstance(value, np.ndarray) and value.dtype == np.float64

@@ -8,6 +8,7 @@ import pytest
 import tapejax as tj
 from tapejax import errors
 from tests import by_jax
+from tests.some import one_in
 
 A = np.arange(6, dtype="f").reshape(2, 3)
 B = np.arange(24, dtype="f").reshape(2, 3, 4)
@@ -65,7 +66,7 @@ def test_mask_of_another_shape_is_refused(array, index, how):
         assert str(array.shape) in caught.value.what
 
 
-@pytest.mark.parametrize("name", ["set", "add", "multiply", "max"])
+@pytest.mark.parametrize("name", one_in(2, ["set", "add", "multiply", "max"]))
 @pytest.mark.parametrize(
     ("index", "value"), [(MASK, 2.0), (MASK, [1.0, 2.0, 3.0]), ((0, MASK[0]), 2.0), (~ones(2, 3), 2.0)]
 )
@@ -134,7 +135,11 @@ def test_what_is_no_index(index):
     assert __file__ in caught.value.at
 
 
-@pytest.mark.parametrize("index", [np.array([5, 1]), np.array([-7, 0]), 5, -7, 1, -1, (0, 9)])
+OFTEN_ENOUGH = [np.array([5, 1]), -7]  # of the places; the others run with the slow tests
+PLACES = [*OFTEN_ENOUGH, *(pytest.param(at, marks=pytest.mark.slow) for at in (np.array([-7, 0]), 5, 1, -1, (0, 9)))]
+
+
+@pytest.mark.parametrize("index", PLACES)
 @pytest.mark.parametrize("mode", ["drop", "clip", "fill", "promise_in_bounds"])
 def test_at_does_what_its_mode_says(index, mode):
     if mode == "promise_in_bounds":

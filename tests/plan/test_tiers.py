@@ -150,7 +150,7 @@ print([program.quick for program in tj.programs() if program.name == "forward_an
 """
 
 
-@pytest.mark.parametrize("setting", ["0", "1"])
+@pytest.mark.parametrize("setting", ["0", pytest.param("1", marks=pytest.mark.slow)])
 @quickly
 def test_it_can_be_turned_off(setting):
     environment = os.environ | {"TAPEJAX_QUICK_COMPILATION": setting}

@@ -44,9 +44,12 @@ def optax_losses(arguments):
 # --- modules of equinox ----------------------------------------------------------------------------
 
 
+is_shape = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)
+
+
 def module_program(name, make, *arguments):
-    parameters, static = eqx.partition(make(jax.random.key(0)), eqx.is_inexact_array)
-    parameters = jax.tree.map(lambda p: p.astype("float64"), parameters)
+    shapes, static = eqx.partition(eqx.filter_eval_shape(make, jax.random.key(0)), is_shape)
+    parameters = jax.tree.map(lambda p: 0.5 * draw.normal(*p.shape), shapes)  # jax's draws: a program for each shape
 
     @program(parameters, *arguments, name=name)
     def run(parameters, *arguments):

@@ -76,8 +76,8 @@ def same(found, expected, rtol, how):
 
 # What is quick, with something of every kind; the others run with the slow tests.
 QUICK = {
-    "checkpointed", "conv_net", "custom_rules_inside", "dot_product_attention", "eigh_loss", "empty", "fft_filter", "graph_net",
-    "implicit_root", "iterative_solve", "leapfrog_by_fori", "loops_and_nested_jit", "not_finite", "single", "ties_and_kinks",
+    "checkpointed", "custom_rules_inside", "dot_product_attention", "eigh_loss", "empty", "fft_filter", "implicit_root",
+    "loops_and_nested_jit", "not_finite", "single", "ties_and_kinks",
 }  # fmt: skip
 
 

@@ -15,15 +15,18 @@ from tapejax.verify.check import check_finite, check_sample
 WIDE = ("float64", "complex128")
 
 
-def cases(samples, *, order):
+def cases(samples, *, order, merged=False):
     """(sample, dtype) for every sample of a family that is checked at this order.
 
-    The first two samples of each rule run in double precision at order 1, the first also at order 2.
-    What mostly repeats that is left to the slow run.
+    The first sample of each rule runs in double precision; what mostly repeats that is left to the slow run.
+    merged: what order 2 is checked of by default is left out at order 1, as `assert_both_orders` sees it, too.
     """
 
     def marks(number, dtype):
-        return [] if dtype in WIDE and number < (2 if order == 1 else 1) else [pytest.mark.slow]
+        return [] if dtype in WIDE and number == 0 else [pytest.mark.slow]
+
+    def at_order_two(number, sample, dtype):
+        return order == 1 and merged and number == 0 and dtype in WIDE and sample.orders >= 2
 
     return [
         pytest.param(sample, dtype, id=case, marks=marks(number, dtype))
@@ -32,7 +35,8 @@ def cases(samples, *, order):
         if sample.orders >= order
         for dtype in (sample.dtypes if order == 1 else [d for d in sample.dtypes if d in WIDE])
         for case in [f"{name_of(primitive)}-{number}-{dtype}"]
-        if not marks(number, dtype) or chosen(case)
+        if not at_order_two(number, sample, dtype)
+        if not marks(number, dtype) or (number == 1 and dtype in WIDE and order == 1) or chosen(case)
     ]
 
 
@@ -54,6 +58,28 @@ def finite_cases(samples):
 def assert_sample(sample, dtype, order):
     outcome = check_sample(sample, dtype, order)
     assert outcome.ok, outcome.message
+
+
+def assert_both_orders(sample, dtype):
+    """Value, gradient and second derivative against jax's, all from one program."""
+    with jax.enable_x64(True):
+        args = check.make_arguments(sample, dtype, seed=0)
+        function, wrt = check.flat(sample.function), [check.inexact(arg) for arg in args]
+        rtol = sample.rtol or check.TOLERANCES[dtype]
+
+        def orders(vjp, args):
+            slope = lambda *args: vjp(function, args, wrt, 0)[1]
+            return vjp(slope, args, wrt, 7)
+
+        def both(*args):
+            values = check.our_vjp(function, args, wrt)[0], function(*args)
+            return values, *zip(orders(check._ours, args), orders(check._judge, args), strict=True)
+
+        for what, found, tolerance in zip(
+            ("value", "gradient", "second derivative"), jax.jit(both)(*args), (rtol, rtol, 10 * rtol), strict=True
+        ):
+            outcome = check.compare(*found, tolerance, what)
+            assert outcome.ok, outcome.message
 
 
 def assert_finite(sample):

@@ -20,21 +20,22 @@ from tests.rules.harness import rules_without_samples
 ALONE = ["pbroadcast", "pbroadcast_dynamic", "ragged_all_to_all"]
 
 
-@pytest.fixture(scope="module")
-def verdict():
+def verdict(part):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-W", "error", "-m", "tests.rules.collective_on_devices"]
+    command = [sys.executable, "-W", "error", "-m", "tests.rules.collective_on_devices", part]
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_on_four_devices(verdict):
-    assert verdict["devices"] == 4
-    assert len(verdict["messages"]) > 80
-    assert {name: message for name, message in verdict["messages"].items() if message} == {}
+@pytest.mark.parametrize(("part", "least"), [("first", 40), pytest.param("all", 80, marks=pytest.mark.slow)])
+def test_on_four_devices(part, least):
+    found = verdict(part)
+    assert found["devices"] == 4
+    assert len(found["messages"]) > least
+    assert {name: message for name, message in found["messages"].items() if message} == {}
 
 
 def test_every_rule_has_a_sample():
@@ -107,7 +108,7 @@ MORE = MAPPED_FIRST | {
 }
 
 
-QUICK = ("batch norm", "psum in a loop", "psum, second axis", "psum of a number", "softmax over the axis", "ppermute")
+QUICK = ("batch norm", "psum, second axis", "ppermute")
 SECOND = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in MORE]
 
 

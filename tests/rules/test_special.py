@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.stats
+import scipy.special
 from jax import lax
 from jax.extend.core import primitives
 
@@ -72,8 +72,9 @@ def test_a_draw_moves_with_its_shape_parameter():
     with jax.enable_x64(True):
         x = np.asarray(draw(jnp.asarray(a)))
     step = 1e-5
-    by_a = (scipy.stats.gamma.cdf(x, a + step) - scipy.stats.gamma.cdf(x, a - step)) / (2 * step)
-    np.testing.assert_allclose(gradients(draw, a)[0], -by_a / scipy.stats.gamma.pdf(x, a), rtol=1e-6)
+    by_a = (scipy.special.gammainc(a + step, x) - scipy.special.gammainc(a - step, x)) / (2 * step)
+    density = x ** (a - 1) * np.exp(-x) / scipy.special.gamma(a)
+    np.testing.assert_allclose(gradients(draw, a)[0], -by_a / density, rtol=1e-6)
 
 
 MUTANTS = {

@@ -351,7 +351,7 @@ def step(number, i):
     return length == 2 and gradient == 2.0 * (number + i % 7) + 1.0 and len(tj.current_tape()) == 0
 
 
-STEPS = pytest.mark.parametrize("steps", [40, pytest.param(200, marks=pytest.mark.slow)])
+STEPS = pytest.mark.parametrize("steps", [20, pytest.param(200, marks=pytest.mark.slow)])
 
 
 @STEPS

@@ -9,6 +9,7 @@ import pytest
 
 import tapejax as tj
 import tapejax.numpy as tnp
+from tests.some import one_in
 
 SIZES = (1, 3, 16, 1000, 4096, 65_537, 1_000_000)
 OFFSETS = (0, 4, 8, 16, 32, 60, 64)  # bytes: jax shares, or copies later, depending on the alignment
@@ -103,7 +104,7 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", one_in(2, READERS))
 def test_what_reads_an_array(name):
     for data in buffers((3, 1000, 65_537, 1_000_000)):
         read = READERS[name](data)

@@ -8,6 +8,7 @@ import pytest
 import tapejax as tj
 import tapejax.numpy as tnp
 from tapejax import errors
+from tests.some import one_in
 
 X = jnp.linspace(0.5, 1.5, 3)
 
@@ -126,7 +127,7 @@ OVER_ARRAYS = {
 }
 
 
-@pytest.mark.parametrize("name", OVER_ARRAYS)
+@pytest.mark.parametrize("name", one_in(2, OVER_ARRAYS))
 def test_functions_written_for_arrays(name):
     f = lambda x: OVER_ARRAYS[name](x)
     with jax.enable_x64(True):

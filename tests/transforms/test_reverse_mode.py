@@ -11,6 +11,7 @@ import tapejax as tj
 import tapejax.numpy as tnp
 from tapejax import errors
 from tapejax.fusion.layout import layouts
+from tests.some import one_in
 
 TOLERANCE = 1e-10
 rng = np.random.default_rng(0)
@@ -94,7 +95,7 @@ def cases(functions):
     return several + [pytest.param(f, "arrays", id=f"{name}-arrays", marks=marks(name)) for name, f in one_op]
 
 
-QUICK = {"control", "elementwise", "matmul", "power", "softmax", "affine"}  # the others run with the slow tests
+QUICK = {"control", "elementwise", "affine"}  # the others run with the slow tests
 
 
 def close(ours, judge):
@@ -169,11 +170,12 @@ def test_eager_equals_compiled_in_orders_two_and_three():
     close(some(x), jax.jit(some)(x))
 
 
-@pytest.mark.parametrize("f", JAX_FUNCTIONS.values(), ids=JAX_FUNCTIONS)
-def test_functions_that_jax_must_trace(f):
+@pytest.mark.parametrize("name", one_in(2, JAX_FUNCTIONS))
+def test_functions_that_jax_must_trace(name):
+    f = JAX_FUNCTIONS[name]
     x = jnp.asarray(X)
     both = lambda m: lambda x: (m.value_and_grad(f)(x), m.grad(scalar(m.grad(f)))(x))
-    close(tj.value_and_grad(f)(x), jax.value_and_grad(f)(x))
+    close(tj.value_and_grad(f)(x), jax.jit(jax.value_and_grad(f))(x))
     close(jax.jit(both(tj))(x), jax.jit(both(jax))(x))
 
 
@@ -199,7 +201,7 @@ def model(p, x, scale=1.0):
 PARAMETERS = {"w": MATRIX, "b": [X, np.float32(2.0)]}
 
 
-@pytest.mark.parametrize("argnums", [0, 1, -1, (0,), (0, 1), (1, 0), [1]])
+@pytest.mark.parametrize("argnums", one_in(3, [0, -1, (0,), (1, 0), 1, (0, 1), [1]]))
 def test_pytrees_and_argnums(argnums):
     p = jax.tree.map(jnp.asarray, PARAMETERS)
     for ours, judge in [(tj.grad, jax.grad), (tj.value_and_grad, jax.value_and_grad), (tj.jacrev, jax.jacrev),
@@ -246,19 +248,25 @@ INDEPENDENT = {
 }
 
 
-@pytest.mark.parametrize("case", INDEPENDENT)
+@pytest.mark.parametrize("case", one_in(3, INDEPENDENT))
 def test_every_transform_gives_zeros_for_what_does_not_depend_on_its_input(case):
     f = INDEPENDENT[case]
     values = lambda x: f(jnp, x)
+
+    @jax.jit
+    def judged(x):
+        out, pull = jax.vjp(values, x)
+        return out, pull(out), jax.jacrev(values)(x), jax.jacfwd(values)(x)
+
+    out, gradient, rows, columns = judged(SQUARE)
     for ours in (values, lambda x: f(tj.numpy, x)):  # over arrays, and over Tensors
         total = lambda x, ours=ours: ours(x).sum()
-        out, pull = jax.vjp(values, SQUARE)
         close(tj.grad(total)(SQUARE), jnp.zeros((2, 2)))
         close(tj.grad(lambda x: tj.grad(total)(x).sum())(SQUARE), jnp.zeros((2, 2)))  # noqa: B023
-        close(tj.vjp(ours, SQUARE)[1](out), pull(out))
+        close(tj.vjp(ours, SQUARE)[1](out), gradient)
         close(tj.jvp(ours, (SQUARE,), (SQUARE,))[1], jnp.zeros_like(out))
-        close(tj.jacrev(ours)(SQUARE), jax.jacrev(values)(SQUARE))
-        close(tj.jacfwd(ours)(SQUARE), jax.jacfwd(values)(SQUARE))
+        close(tj.jacrev(ours)(SQUARE), rows)
+        close(tj.jacfwd(ours)(SQUARE), columns)
 
 
 def test_forward_mode_of_integers_is_float0_in_the_shape_of_the_jacobian():
@@ -282,12 +290,12 @@ def test_forward_mode_of_integers_is_float0_in_the_shape_of_the_jacobian():
 )
 def test_holomorphic(f):
     z = 0.7 + 0.4j
-    close(tj.grad(f, holomorphic=True)(z), jax.grad(f, holomorphic=True)(z))
+    close(tj.grad(f, holomorphic=True)(z), jax.jit(jax.grad(f, holomorphic=True))(z))
     second, judge = tj.grad(tj.grad(f, holomorphic=True), holomorphic=True), jax.grad(jax.grad(f, holomorphic=True), holomorphic=True)  # fmt: skip
-    close(second(z), judge(z))
+    close(second(z), jax.jit(judge)(z))
     zs = jnp.array([z, 1.0 - z])
     for ours, theirs in [(tj.jacrev, jax.jacrev), (tj.jacfwd, jax.jacfwd)]:
-        close(ours(f, holomorphic=True)(zs), theirs(f, holomorphic=True)(zs))
+        close(ours(f, holomorphic=True)(zs), jax.jit(theirs(f, holomorphic=True))(zs))
 
 
 @pytest.mark.parametrize(
@@ -402,10 +410,11 @@ def test_under_jax_transforms():
     f = FUNCTIONS["elementwise"]
     ours, judge = functools.partial(f, tnp), functools.partial(f, jnp)
     batch = jnp.stack([X, X + 1.0])
-    close(jax.vmap(tj.grad(ours))(batch), jax.vmap(jax.grad(judge))(batch))
-    close(jax.jit(tj.hessian(ours))(X), jax.hessian(judge)(X))
-    close(jax.grad(lambda x: (tj.grad(ours)(x) ** 2).sum())(X), jax.grad(lambda x: (jax.grad(judge)(x) ** 2).sum())(X))
-    close(tj.grad(lambda x: (jax.grad(judge)(x) ** 2).sum())(X), jax.grad(lambda x: (jax.grad(judge)(x) ** 2).sum())(X))
+    close(jax.vmap(tj.grad(ours))(batch), jax.jit(jax.vmap(jax.grad(judge)))(batch))
+    close(jax.jit(tj.hessian(ours))(X), jax.jit(jax.hessian(judge))(X))
+    twice = jax.jit(jax.grad(lambda x: (jax.grad(judge)(x) ** 2).sum()))(X)
+    close(jax.grad(lambda x: (tj.grad(ours)(x) ** 2).sum())(X), twice)
+    close(tj.grad(lambda x: (jax.grad(judge)(x) ** 2).sum())(X), twice)
 
 
 def test_errors_name_the_users_line():

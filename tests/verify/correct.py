@@ -18,16 +18,16 @@ CASES: dict[str, tuple[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ..
 
 
 def normal(*shape, seed=0, dtype=jnp.float32):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype)
+    return jnp.asarray(np.asarray(np.random.default_rng(seed).standard_normal(shape), dtype))
 
 
 def positive(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).uniform(0.5, 1.5, shape), jnp.float32)
+    return jnp.asarray(np.asarray(np.random.default_rng(seed).uniform(0.5, 1.5, shape), jnp.float32))
 
 
 def spd(n, seed=0):
     a = np.random.default_rng(seed).standard_normal((n, n))
-    return jnp.asarray(a @ a.T + n * np.eye(n), jnp.float32)
+    return jnp.asarray(np.asarray(a @ a.T + n * np.eye(n), jnp.float32))
 
 
 def case(library: str):

@@ -53,11 +53,11 @@ def key(seed=0):
 def draw(*shape, seed=0, scale=1.0, shift=0.0, dtype="float32"):
     """Normal numbers; the seed grows with the shape, so that two shapes are not alike."""
     values = np.random.default_rng([seed, *shape]).normal(size=shape)
-    return jnp.asarray(shift + scale * values, dtype)
+    return jnp.asarray(np.asarray(shift + scale * values, dtype))
 
 
 def between(low, high, *shape, seed=0, dtype="float32"):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).uniform(low, high, size=shape), dtype)
+    return jnp.asarray(np.asarray(np.random.default_rng([seed, *shape]).uniform(low, high, size=shape), dtype))
 
 
 def complex_draw(*shape, seed=0):
@@ -67,7 +67,7 @@ def complex_draw(*shape, seed=0):
 def symmetric(n, seed=0):
     """Eigenvalues 1, 2, 3, ...: well separated."""
     q, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(n, n)))
-    return jnp.asarray(q @ np.diag(np.arange(1.0, n + 1)) @ q.T, "float32")
+    return jnp.asarray(np.asarray(q @ np.diag(np.arange(1.0, n + 1)) @ q.T, "float32"))
 
 
 def like(x, *shape):

@@ -19,7 +19,7 @@ from tapejax.rules.registry import TABLE, Rule, StructuralRule, lookup
 
 
 def array(*shape, seed=0, low=0.3, high=1.5):
-    return jnp.asarray(np.random.default_rng(seed).uniform(low, high, shape), jnp.float32)
+    return jnp.asarray(np.asarray(np.random.default_rng(seed).uniform(low, high, shape), jnp.float32))
 
 
 # --- wrong rules -----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tests.verify.faults import WRONG_RULES
 from tests.verify.test_function import Cube, X, cubed, twice_at_one
 
 
+@pytest.mark.slow
 def test_a_wrong_rule_in_a_thousand_actions(monkeypatch):
     fault = WRONG_RULES[0]  # sin with the wrong sign
     monkeypatch.setitem(TABLE, fault.primitive, fault.plant())

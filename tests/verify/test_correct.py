@@ -10,10 +10,10 @@ import tapejax as tj
 from tests.verify import correct_models, correct_numerics, correct_others, correct_third
 from tests.verify.correct import CASES
 
-NEAR = 12  # every so many run by default
+NEAR = 24  # every so many run by default
 FAR = 30  # every so many of the others run when slow tests do
 ALL = "TAPEJAX_ALL_CASES"  # set: the slow run has all of them; else every third
-SLOW = {"diffrax: ode", "diffrax: adaptive_ode", "lineax: cg_of_lineax", "jax: transformer_block"}
+SLOW = {"jax: bfgs", "diffrax: ode", "diffrax: adaptive_ode", "lineax: cg_of_lineax", "jax: transformer_block"}
 
 
 def marks(number, name):

@@ -38,6 +38,7 @@ def test_readme_says_how_many():
         assert f"{count[1]} with jax {'.'.join(version.split('.')[:2])}" in said
 
 
+@pytest.mark.slow
 def test_every_reproducer_shows_what_the_page_says():
     text = sections_of(PAGE.read_text(encoding="utf-8")).get(jax.__version__)
     if text is None:

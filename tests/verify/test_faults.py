@@ -18,9 +18,9 @@ def clean():
 
 
 def some(faults):
-    """Every fourth one by default, the rest in the slow run."""
+    """Every sixth one by default, the rest in the slow run."""
     return [
-        pytest.param(fault, id=name(fault), marks=[pytest.mark.slow] * (number % 4 > 0))
+        pytest.param(fault, id=name(fault), marks=[pytest.mark.slow] * (number % 6 > 0))
         for number, fault in enumerate(faults)
     ]
 

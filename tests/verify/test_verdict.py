@@ -174,6 +174,7 @@ def same_function(name, sample, dtype):
             np.testing.assert_allclose(b / scale, a / scale, rtol=0, atol=rtol, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_reproducer_comes_with_a_wrong_rule_of_tapejax():
     fault = next(fault for fault in WRONG_RULES if fault.op == "tanh")
     with wrong_in_tapejax(fault)():
@@ -208,6 +209,7 @@ def weighted(x, weights):
     return jax.scipy.special.logsumexp(jax.nn.softplus(x), b=weights)
 
 
+@pytest.mark.slow
 def test_a_function_that_jax_wrote_is_wrong_by_its_code():
     x, weights = jnp.array([0.5, -1.2, 2.0]), jnp.array([0.0, 1.0, 0.0])
     report = tj.verify(weighted, x, weights)

@@ -11,6 +11,7 @@ import pytest
 import tapejax as tj
 from tapejax.view import formulas, mathematics
 from tapejax.view.formulas import formula_of
+from tests.some import one_in
 
 
 class Python:
@@ -75,7 +76,7 @@ def evaluate(latex, **names):
 POINTS = {"arccosh": [1.5, 2.5], "arctanh": [-0.4, 0.6], "arcsin": [-0.4, 0.6], "arccos": [-0.4, 0.6]}
 
 
-@pytest.mark.parametrize("name", sorted(formulas._SLOPES))
+@pytest.mark.parametrize("name", one_in(3, sorted(formulas._SLOPES)))
 def test_a_slope_is_the_derivative_of_what_stands_beside_it(name):
     value, slope = formulas._SLOPES[name]
     signed = name not in ("log", "log1p", "log2", "log10", "sqrt", "rsqrt", "cbrt")

@@ -9,6 +9,7 @@ import tapejax as tj
 import tapejax.numpy as tnp
 from tapejax import errors
 from tests import by_jax
+from tests.some import one_in
 
 
 def leaf(value, dtype=None):
@@ -214,7 +215,7 @@ LISTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("name", one_in(2, LISTS))
 def test_lists_of_integers_are_options(name):
     function = LISTS[name]
     x = leaf(CUBE)

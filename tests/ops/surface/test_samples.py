@@ -39,11 +39,9 @@ CHUNKS = chunks()
 
 
 def case(sample):
-    """What is compiled together runs in one process; the two largest modules with the slow tests."""
+    """The two largest modules run with the slow tests."""
     module, name, arguments = sample
-    marks = [pytest.mark.xdist_group("samples of " + " ".join(CHUNKS[sample][0]))]
-    if module in ("tapejax.numpy", "tapejax.scipy.special"):
-        marks.append(pytest.mark.slow)
+    marks = [pytest.mark.slow] * (module in ("tapejax.numpy", "tapejax.scipy.special"))
     return pytest.param(sample, id=f"{module.removeprefix('tapejax.')}.{name}({arguments})", marks=marks)
 
 
