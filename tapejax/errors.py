@@ -209,6 +209,10 @@ class ConcreteValueError(TapejaxError, TypeError):
     """A concrete number was needed from a Tensor that holds a tracer."""
 
 
+class TracedInLibraryError(WantsArraysError, ConcreteValueError):
+    """A library asked a Tensor for a concrete number that is being traced: it may know jax's tracers, and not Tensors."""
+
+
 class DtypeError(TapejaxError, TypeError):
     """A dtype that cannot be differentiated was given where a gradient is needed."""
 

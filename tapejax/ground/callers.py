@@ -17,6 +17,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import jax
+import numpy as np
 
 from tapejax.ground.caches import cached
 from tapejax.ground.where import OURS as OUR_FOLDER
@@ -26,6 +27,7 @@ from tapejax.ground.where import folder_of, line_of
 OURS, JAX, PYTHON, LIBRARY, USER = "tapejax", "jax", "python", "library", "user"
 _JAX = folder_of(jax.__file__)
 _PACKAGES = (os.path.dirname(_JAX.rstrip(os.sep)) + os.sep, _JAX.rstrip(os.sep) + "lib" + os.sep)
+_NUMPY = folder_of(np.__file__)
 _PYTHON = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib"))
 
 
@@ -229,6 +231,17 @@ def of_refusal(depth: int = 2) -> Caller | None:
     caller = find(depth + 1)
     prints = caller.looks or caller.where is None  # a callback of jax's has nobody's line above it
     return None if caller.tree or prints else caller
+
+
+def is_asked_by_a_library() -> bool:
+    """Whether the code that asks tapejax for something is a library's, be it by way of NumPy."""
+    frame: Any = _getframe(2)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if owners[filename] not in (OURS, PYTHON) and not filename.startswith(_NUMPY):
+            return owners[filename] is LIBRARY
+        frame = frame.f_back
+    return False
 
 
 def is_raised_by_jax(error: BaseException) -> bool:

@@ -23,6 +23,7 @@ from tapejax.errors import (
     IndexingError,
     NotHereError,
     TensorConversionError,
+    TracedInLibraryError,
     UnknownAttributeError,
     WantsArraysError,
 )
@@ -265,7 +266,7 @@ class Tensor(metaclass=_Hint):
     def concrete(self, wanted: str) -> Any:
         value = self.value
         if isinstance(value, Tracer):
-            raise ConcreteValueError(
+            raise (TracedInLibraryError if callers.is_asked_by_a_library() else ConcreteValueError)(
                 f"{wanted} needs a concrete value, but this Tensor is being traced by jax.jit, vmap or grad",
                 at=user_line(),
                 action=f"{self.id!r}: {self.aval.str_short()}",

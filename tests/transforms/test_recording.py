@@ -1,5 +1,7 @@
 """A transform calls its function once, over Tensors or over arrays. What the function raises comes out."""
 
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -204,3 +206,41 @@ def test_a_library_that_knows_arrays_and_not_tensors_gets_arrays():
         return x @ x
 
     np.testing.assert_allclose(tj.grad(f)(X), 2 * X, rtol=1e-6)
+
+
+LIBRARY = """
+import jax
+
+def positive(x):
+    if not isinstance(x, jax.core.Tracer) and not (x > 0).all():
+        raise ValueError("not positive")
+    return x
+"""
+
+
+def test_a_library_that_knows_tracers_and_not_tensors_gets_arrays():
+    beside_jax = pathlib.Path(jax.__file__).parents[1] / "somebody" / "checks.py"
+    library: dict = {}
+    exec(compile(LIBRARY, str(beside_jax), "exec"), library)
+    f = lambda x: jnp.log(library["positive"](x)).sum()
+    slope = lambda x: tj.grad(lambda x: f(x))(x)  # each time a function that nobody knows yet
+    for transformed in (slope, jax.jit(slope), tj.jit(slope), jax.vmap(slope), tj.vmap(slope)):
+        np.testing.assert_allclose(transformed(X), 1 / X, rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(lambda x: slope(x).sum())(X), -1 / X**2, rtol=1e-6)
+    with pytest.raises(ValueError, match="not positive"):
+        tj.grad(f)(-X * X)
+
+
+def test_a_truth_value_of_ones_own_is_an_error_at_once():
+    calls = []
+
+    def f(x):
+        calls.append(x)
+        return x.sum() if (x > 0).all() else x.prod()
+
+    with pytest.raises(errors.ConcreteValueError) as caught:
+        jax.jit(tj.grad(f))(X)
+    assert len(calls) == 1
+    assert not isinstance(caught.value, errors.WantsArraysError)
+    with pytest.raises(errors.ConcreteValueError):
+        jax.jit(tj.grad(lambda x: np.float32(np.all(x > 0)) * x.sum()))(X)
