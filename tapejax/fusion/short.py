@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from tapejax.fusion.layout import Layout
-from tapejax.fusion.sealed import CONSUMED, ONES, PENDING, Sealed, in_order
+from tapejax.fusion.sealed import CONSUMED, ONES, PENDING, RAN, Sealed, in_order
 from tapejax.tape.switch import fusion
 from tapejax.tape.tape import Tape
 from tapejax.tensor.gradients import Gradients
@@ -33,8 +33,8 @@ def step(block: Block, root: Tensor, wrt: Sequence[Tensor] | None, tape: Tape) -
         outside = block.outside  # sealing lets go of it
         sealed = block.seal()
         state = sealed.now.state
-        if state is CONSUMED or sealed.actions is not None:
-            return None
+        if state is CONSUMED or sealed.actions is not None or (state is RAN and root.slot is not None):
+            return None  # the last: an interrupt came before the root got its value
         numbers = slots = None
         if wrt is not None:
             numbers = [id if type(id := x.identity) is int else id.number for x in wrt]

@@ -185,8 +185,11 @@ def by_lines(scenario, act, budget, state):
     return tried
 
 
+MOMENT = 5e-4  # seconds; a scenario takes about twice as long
+
+
 def by_signals(scenario, act, budget):
-    """A millisecond after the last one ended, while the scenario runs."""
+    """A moment after the last one ended, while the scenario runs: so many runs, and until so many signals came."""
     reset()
     visits(scenario, 3)
     fired, on = 0, False
@@ -196,13 +199,15 @@ def by_signals(scenario, act, budget):
         fired += 1
         act()
         if on:
-            signal.setitimer(signal.ITIMER_REAL, 1e-3)
+            signal.setitimer(signal.ITIMER_REAL, MOMENT)
 
     before = signal.signal(signal.SIGALRM, ring)
     try:
-        for seed in range(budget):
+        for seed in range(100 * budget):
+            if seed >= budget <= fired:
+                break
             on = True
-            signal.setitimer(signal.ITIMER_REAL, 1e-3)
+            signal.setitimer(signal.ITIMER_REAL, MOMENT)
             problem = scenario(seed).whole()
             on = False
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -775,6 +775,25 @@ def test_a_failing_backward_of_a_quick_step_goes_the_long_way(monkeypatch):
     assert len(backward.together.failures) == 1  # it was not tried again
 
 
+def test_an_interrupt_before_the_root_has_its_value(monkeypatch):
+    x, ws = leaf(np.ones((2, 3), "f")), params()
+    for _ in range(3):
+        loss = forward(x, ws)
+        float(loss)
+        tj.backward(loss, wrt=[x])
+    value, (dx, _) = expected(x, ws)
+    loss = forward(x, ws)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(sealed.Sealed, "hand_to", interrupted)
+        float(loss)
+    np.testing.assert_allclose(tj.backward(loss, wrt=[x])[x], dx, rtol=1e-5)
+    np.testing.assert_allclose(float(loss), value, rtol=1e-5)
+
+
 def test_what_is_deleted_before_a_quick_step_is_named():
     x, ws = leaf(np.ones((2, 3), "f")), params()
     for _ in range(3):
