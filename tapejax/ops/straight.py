@@ -1,7 +1,8 @@
 """straight: what a function of jax.numpy comes to for plain floats, said in lax.
 
 The same program, traced in a fraction of the time: the function itself is jitted, and first decides about
-dtypes and shapes that are known here to be as they should. One thing is said more shortly: see `stretched`.
+dtypes and shapes that are known here to be as they should. Two things are said more shortly: see `has_number`
+and `stretched`.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ def is_inexact(kind: Any) -> bool:
 
 
 def has_number(kinds: list[Any]) -> bool:
-    """Whether one of two operands is a number without a dtype of its own, to be taken as the other one's: it has that already."""
+    """Whether one of two operands is a number without a dtype of its own, which has the other one's already.
+
+    jax.numpy converts it all the same: an equation that changes nothing.
+    """
     if None in kinds or kinds[0].dtype != kinds[1].dtype or kinds[0].weak_type == kinds[1].weak_type:
         return False
     return kinds[not kinds[0].weak_type].ndim == 0 and all(map(compat.is_plain, kinds))
