@@ -1,9 +1,12 @@
 """Rules of products that sum over dimensions: dot_general and its ragged form."""
 
+import math
+
 import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from tapejax.ground.placement import several_devices
 from tapejax.rules.registry import formula, rule
 from tapejax.rules.terms import later
 
@@ -30,6 +33,20 @@ def without(axes, ndim):
     return [d for d in range(ndim) if d not in axes]
 
 
+def dot(x, y, numbers, *options, out_sharding):
+    """dot_general, over one dimension if those that it is to sum over come first in both.
+
+    XLA for CPUs copies an operand, slowly, to sum over several. Not with several devices: of dimensions that are
+    merged, only the first can stay divided between them.
+    """
+    (x_summed, y_summed), (batch, _) = numbers
+    n = len(x_summed)
+    if n > 1 and list(x_summed) == list(y_summed) == list(range(n)) and not batch and not several_devices():
+        x, y = (lax.reshape(z, (math.prod(z.shape[:n]), *z.shape[n:])) for z in (x, y))
+        numbers = (((0,), (0,)), ((), ()))
+    return lax.dot_general(x, y, numbers, *options, out_sharding=out_sharding)
+
+
 @later
 def dot_cotangent(x, x_axes, y, y_axes, ct, ct_y, precision, dtype):
     """The cotangent of x in out = x . y, by the product of ct with y over y's own dimensions.
@@ -51,7 +68,7 @@ def dot_cotangent(x, x_axes, y, y_axes, ct, ct_y, precision, dtype):
     else:
         order = [*x_batch, *x_kept, *summed]
         numbers, factors = ((ct_y, y_kept), (batch, y_batch)), (ct, y)
-    found = lax.dot_general(*factors, numbers, precision, dtype, out_sharding=sharding_of(x, order))
+    found = dot(*factors, numbers, precision, dtype, out_sharding=sharding_of(x, order))
     if order != list(range(x.ndim)):
         found = lax.transpose(found, np.argsort(order))
     return in_dtype_of(x, found)
