@@ -2,7 +2,7 @@
 
 Processor time, caches empty: the first eager step against the first call of jax.jit(jax.value_and_grad) of the same
 loss; thirty steps over twenty lengths, some visited again; the time to the second step of a second process with jax's
-compilation cache against that of the first. And in seconds that pass: the worst step after a structure's first visit
+compilation cache against that of the first, and the same when a process before it had trained for a while. And in seconds that pass: the worst step after a structure's first visit
 against the median step, over as many steps as it takes until the program has been compiled well.
 """
 
@@ -24,6 +24,7 @@ LENGTH = 64
 LENGTHS = [*range(32, 42), 32, 42, 43, 33, 44, 45, 34, 46, 47, 35, 48, 49, 36, 50, 37, 51, 38, 32, 33, 34]
 STEPS = 120  # of one length: it is compiled well after seventy or so
 OURS, JAX = "tapejax", "jax.jit"
+PROCESSES = {"first": 2, "second": 2, "trained": STEPS, "after": 20}  # one after the other, with one cache: their steps
 
 
 def processor_time() -> float:
@@ -84,14 +85,14 @@ def measure(who: str, lengths: list[int], cache: str | None = None) -> dict[str,
 
 def study(rounds: int, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Everything measured, round by round: "same" and "lengths" by contestant, and the processes with a cache."""
-    found: dict[str, Any] = {"same": {OURS: [], JAX: []}, "cache": {"first": [], "second": []}, "lengths": {}}
+    found: dict[str, Any] = {"same": {OURS: [], JAX: []}, "cache": {}, "lengths": {}}
     for turn in range(rounds):
         say(f"  one length, and with a cache: round {turn + 1} of {rounds}")
         for who, steps in ((JAX, 12), (OURS, STEPS)):
             found["same"][who].append(measure(who, [LENGTH] * steps))
         with tempfile.TemporaryDirectory() as cache:
-            for which in ("first", "second"):
-                found["cache"][which].append(measure(OURS, [LENGTH] * 2, cache))
+            for which, steps in PROCESSES.items():
+                found["cache"].setdefault(which, []).append(measure(OURS, [LENGTH] * steps, cache))
     for who in (JAX, OURS):
         say(f"  thirty steps over twenty lengths: {who}")
         found["lengths"][who] = [measure(who, LENGTHS)]

@@ -54,6 +54,7 @@ def sample(call: Callable[[], Any], count: int) -> tuple[float, float]:
     gc.disable()
     try:
         loop = range(count)
+        call()  # not counted: others have had the processor's caches since the last sample
         cpu, start = process_time(), perf_counter()
         for _ in loop:
             call()

@@ -90,6 +90,17 @@ def quick_compilation() -> dict[str, Any]:
     return options
 
 
+def compilation_cache() -> tuple[str, float] | None:
+    """The folder in which jax keeps what it compiled, and from how many seconds on it does.
+
+    None if it keeps nothing, or not in a folder of this machine.
+    """
+    folder = jax.config.jax_compilation_cache_dir
+    if not folder or "://" in folder or not jax.config.jax_enable_compilation_cache:
+        return None
+    return folder, jax.config.jax_persistent_cache_min_compile_time_secs
+
+
 def scan_counts(params: dict[str, Any], n_in: int) -> tuple[int, int]:
     """(num_consts, num_carry) of a scan; 0.12 has `ft_in` (consts, carry, xs) instead."""
     if "num_consts" in params:

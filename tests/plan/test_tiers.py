@@ -28,6 +28,7 @@ def soon(monkeypatch):
     """A byte costs so much that a program is compiled well at its fifth visit."""
     tj.clear_plans()
     monkeypatch.setattr(tiers.Tiers, "__init__", lambda self, cost, parts: set_both(self, 4.0, 1.0))
+    monkeypatch.setattr(compat, "compilation_cache", lambda: None)
     yield
     tj.clear_plans()
 
@@ -140,6 +141,87 @@ def test_a_loop_and_much_work_are_compiled_well_at_once():
     assert isinstance(few.jit(jnp.sin, ready), tiers.Quick)
     assert not isinstance(Tiers(100.0, [Part(4, None, math.inf)]).jit(jnp.sin, ready), tiers.Quick)
     assert not isinstance(Tiers(100.0, [Part(4, None, 1e12)]).jit(jnp.sin, ready), tiers.Quick)
+
+
+@quickly
+def test_what_an_earlier_process_compiled_well_is_used_at_once(soon, monkeypatch, tmp_path):
+    x, w = data()
+    call = lambda: step(tj.tensor(x, requires_grad=True), tj.tensor(w, requires_grad=True))
+    expected = judge(x, w)
+
+    def marks_after(visits, folder, seconds):
+        """How many marks there are then; whether the last visit was quick."""
+        monkeypatch.setattr(compat, "compilation_cache", lambda: (str(folder), seconds))
+        tj.clear_plans()
+        for _ in range(visits):
+            for one, other in zip(call(), expected, strict=True):
+                np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-5, atol=1e-6)
+        return len(list(tmp_path.iterdir())), both().is_quick
+
+    assert marks_after(2, tmp_path, 0.0) == (0, True)  # not compiled well yet
+    assert marks_after(5, tmp_path, 1e6) == (0, False)  # jax does not keep what took less than a million seconds
+    assert marks_after(5, tmp_path / "missing", 0.0) == (0, False)  # nobody can write there
+    assert marks_after(5, tmp_path, 0.0) == (1, False)
+    assert marks_after(1, tmp_path, 0.0) == (1, False)  # at its first visit
+    x = x[:2]  # another program
+    expected = judge(x, w)
+    assert marks_after(1, tmp_path, 0.0) == (1, True)
+
+
+def test_the_folder_of_jaxs_cache():
+    settings = "jax_compilation_cache_dir", "jax_enable_compilation_cache", "jax_persistent_cache_min_compile_time_secs"
+    before = [getattr(jax.config, name) for name in settings]
+    cases = [
+        ("some/folder", True, 2.0, ("some/folder", 2.0)),
+        ("some/folder", False, 2.0, None),
+        ("gs://bucket/folder", True, 2.0, None),
+        (None, True, 2.0, None),
+    ]
+    try:
+        for *values, expected in cases:
+            for name, value in zip(settings, values, strict=True):
+                jax.config.update(name, value)
+            assert compat.compilation_cache() == expected
+    finally:
+        for name, value in zip(settings, before, strict=True):
+            jax.config.update(name, value)
+
+
+TRAINING = """
+import jax, tapejax as tj, tapejax.numpy as tnp
+from tapejax.plan import tiers
+tiers.EQUATION = 1.0  # it has lost enough after few steps
+hits = []
+jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
+w = tj.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+for _ in range({steps}):
+    loss = (tnp.tanh(w @ w) * w).sum()
+    grads = tj.backward(loss, wrt=w)
+(program,) = [program for program in tj.programs() if program.name == "forward_and_backward"]
+print(program.quick, len(hits) > 0, grads[w].tolist())
+"""
+
+
+@pytest.mark.slow
+@quickly
+def test_a_second_process_starts_where_the_first_one_ended(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    environment |= {"JAX_PLATFORMS": "cpu", "TAPEJAX_QUICK_COMPILATION": "1"}
+
+    def run(steps):
+        command = [sys.executable, "-c", TRAINING.format(steps=steps)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        assert not done.returncode, done.stderr
+        return done.stdout.split(maxsplit=2)
+
+    quick, _, begun = run(1)
+    assert quick == "True"
+    quick, _, trained = run(60)
+    assert quick == "False"
+    quick, hit, again = run(1)
+    assert (quick, hit, again) == ("False", "True", trained)
+    np.testing.assert_allclose(eval(begun), eval(again), rtol=1e-5)
 
 
 PROGRAM = """
