@@ -80,7 +80,9 @@ def first_contact(results: dict[str, Any]) -> Iterator[Row]:
     yield Row(cache, 0.3, ratio(two_steps("second"), two_steps("first")))
     yield Row(f"{cache}, another having trained", 0.3, ratio(two_steps("after"), two_steps("first")))
     twenty = [[sum(one["processor"][:20]) for one in found["cache"][which]] for which in ("after", "trained")]
-    yield Row("twenty steps of a process with the compilation cache / of one before it that trained", 1.0, ratio(*twenty))
+    yield Row(
+        "twenty steps of a process with the compilation cache / of one before it that trained", 1.0, ratio(*twenty)
+    )
     whole = [[one["in_all"] for one in found["cache"][which]] for which in ("second", "first")]
     yield Row(f"{cache}, imports included", 0.3, ratio(*whole))
 

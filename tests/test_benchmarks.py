@@ -253,13 +253,18 @@ def test_the_bars_of_the_first_steps():
     assert many == 30
     found = {
         "same": {"tapejax": [one(1.0, 0.1, 9, quick=True)], "jax.jit": [one(2.0, 0.1, 9)]},
-        "cache": {"first": [one(2.0, 0.0, 2)], "second": [one(0.5, 0.0, 2)]},
+        "cache": {
+            "first": [one(2.0, 0.0, 2)],
+            "second": [one(0.5, 0.0, 2)],
+            "trained": [one(1.0, 0.1, 31)],
+            "after": [one(0.05, 0.05, 20)],
+        },
         "lengths": {"tapejax": [one(0.7, 0.7, many)], "jax.jit": [one(1.0, 1.0, many)]},
     }
     rows = list(bars.first_contact({"first_contact": found}))
     values = [row.value.median for row in rows]
-    assert values == pytest.approx([0.5, 0.7, 0.7, 4.0, 4.0, 0.25, 1.0])
-    assert [row.met for row in rows] == [True, True, False, False, False, True, False]
+    assert values == pytest.approx([0.5, 0.7, 0.7, 4.0, 4.0, 0.25, 0.05, 1.0 / 2.9, 1.0])
+    assert [row.met for row in rows] == [True, True, False, False, False, True, True, True, False]
     assert "still quickly compiled" in rows[3].note
 
 

@@ -204,6 +204,13 @@ def is_tracing() -> bool:
     return jex_core.find_top_trace(()) is not _NO_TRACE
 
 
+def array_from(values: np.ndarray) -> jax.Array:
+    """`jnp.asarray` without a program: since 0.10 that compiles one for each new shape. On a mesh, jax decides where it goes."""
+    if is_tracing() or not jax.sharding.get_abstract_mesh().empty:
+        return jax.numpy.asarray(values)
+    return jax.device_put(values)
+
+
 # jax's settings: `.value` is what holds here and now.
 X64, DEVICE, PRECISION = jax.enable_x64, jax.default_device, jax.default_matmul_precision
 PROMOTION, RANKS = jax.numpy_dtype_promotion, jax.numpy_rank_promotion

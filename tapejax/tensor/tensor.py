@@ -27,7 +27,7 @@ from tapejax.errors import (
     UnknownAttributeError,
     WantsArraysError,
 )
-from tapejax.ground import callers, habits, plain_math
+from tapejax.ground import callers, compat, habits, plain_math
 from tapejax.ground.placement import is_gone, is_here, local_part
 from tapejax.ground.where import is_own, user_line
 from tapejax.tape import cuts
@@ -436,7 +436,8 @@ def array_of(data: Any, dtype: Any = None) -> jax.Array:
     if isinstance(data, jax.Array):
         return data if dtype is None else data.astype(dtype)
     if not hasattr(data, "__jax_array__") and (hasattr(data, "__array__") or _is_buffer(data)):
-        return jnp.asarray(np.array(data), dtype=dtype)
+        copy = np.array(data)
+        return compat.array_from(copy) if dtype is None else jnp.asarray(copy, dtype=dtype)
     if hasattr(data, "__dlpack__"):  # not in the memory of this process's processor: NumPy cannot read it
         return jax.block_until_ready(jnp.array(jax.dlpack.from_dlpack(data), dtype=dtype, copy=True))
     return jnp.array(data, dtype=dtype)
