@@ -438,9 +438,16 @@ def array_of(data: Any, dtype: Any = None) -> jax.Array:
     if not hasattr(data, "__jax_array__") and (hasattr(data, "__array__") or _is_buffer(data)):
         copy = np.array(data)
         return compat.array_from(copy) if dtype is None else jnp.asarray(copy, dtype=dtype)
+    if dtype is None and isinstance(data, (list, tuple)) and _is_of_floats(data):
+        return compat.array_from(np.array(data))
     if hasattr(data, "__dlpack__"):  # not in the memory of this process's processor: NumPy cannot read it
         return jax.block_until_ready(jnp.array(jax.dlpack.from_dlpack(data), dtype=dtype, copy=True))
     return jnp.array(data, dtype=dtype)
+
+
+def _is_of_floats(data: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a nested list has Python's floats only: jax and NumPy make the same of these."""
+    return all([type(x) is float or (isinstance(x, (list, tuple)) and _is_of_floats(x)) for x in data])
 
 
 def _is_buffer(data: Any) -> bool:

@@ -23,6 +23,11 @@ ARRAYS = {
     "strided": np.arange(12.0)[::2],
     "fortran": np.asfortranarray(np.ones((2, 3))),
     "a scalar": np.float32(2),
+    "a list": [1.1, -0.0, float("nan")],
+    "lists": [[1.0, 2.0], (3.0, 4.0)],
+    "an empty list": [],
+    "numbers": [True, 2, 3.5],
+    "NumPy's numbers": [np.float16(1), 2.0],
 }
 
 
@@ -30,7 +35,7 @@ ARRAYS = {
 def test_it_is_what_jax_makes_of_it(x64):
     with jax.enable_x64(x64):
         for name, data in ARRAYS.items():
-            ours, theirs = tj.tensor(data).value, jnp.asarray(data)
+            ours, theirs = tj.tensor(data).value, jnp.array(data)
             assert jax.typeof(ours) == jax.typeof(theirs), name
             assert (ours.sharding, ours.committed) == (theirs.sharding, theirs.committed), name
             assert np.asarray(ours).tobytes() == np.asarray(theirs).tobytes(), name
@@ -51,6 +56,7 @@ def test_nothing_is_compiled_for_a_new_shape():
     try:
         for n in range(211, 214):
             tj.tensor(np.ones((n, 3), "f4"), requires_grad=True)
+            tj.tensor([1.0] * n, requires_grad=True)
     finally:
         jax.monitoring.unregister_event_duration_listener(listener)
     assert not compiled
