@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tapejax.plan.policy import Together
 
 PENDING, RAN, CONSUMED = "pending", "ran", "consumed"
-key_of, identity_of = itemgetter(0), attrgetter("identity")  # of a call, of a tensor
+identity_of = attrgetter("identity")
 
 
 def in_order(slots: Iterable[int]) -> tuple[int, ...]:
@@ -45,13 +45,14 @@ class Outcome:
 
     owners: the identities of what is from outside; None where nothing that is left leads there.
     order: the recorded calls that can go back, the last first.
-    inputs: while it is pending, the tensors from outside.
+    inputs, made: while it is pending, the tensors from outside, and weak references to the results (see Block).
     forward: how it ran, and kept: what backward reads (see Forward); None once actions have it.
     results: values that were computed, places: where they are, by slot; gone when they are handed out.
     errors: by slot of a result that could not be computed, why.
     shardings: of what is from outside, once it ran: its gradients are to have the same.
     """
 
+    made: Sequence[Any] = ()
     forward: Forward | None = None
     kept: list[Any] | None = None
     results: Sequence[Any] = ()
@@ -70,18 +71,21 @@ class Sealed:
     Whatever changes here changes by one assignment: a signal handler or a finalizer may use the block in
     between any two lines, and an exception may end a method at any line.
 
+    made, where, others: of each call, what Block says. In columns: of a million calls few objects are left, so that the
+    garbage collector has little to look at. made: the numbers; the references go when it is no longer pending.
     now: its state, and what goes with it.
     actions: once they are written; weak references if the tape holds them weakly.
     named: of such a tape, references to the identities that ask the block for their actions.
     """
 
-    __slots__ = ("_led", "_slots", "actions", "calls", "layout", "named", "now")
+    __slots__ = ("_led", "_slots", "actions", "layout", "made", "named", "now", "others", "where")
 
-    def __init__(self, calls: tuple[tuple[Any, ...], ...], inputs: Sequence[Tensor]) -> None:
-        self.calls = calls
-        self.layout: Layout = layout_of(tuple(map(key_of, calls)))
+    def __init__(self, calls: Sequence[tuple[Any, ...]], inputs: Sequence[Tensor]) -> None:
+        keys, self.made, references, self.where, self.others = zip(*calls, strict=True) if calls else ((),) * 5
+        self.layout: Layout = layout_of(keys)
         inputs = inputs[: self.layout.n_inputs]
         self.now = Outcome(PENDING, list(map(identity_of, inputs)), self.layout.order, inputs)
+        self.now.made = references
         self.actions: list[Any] | None = None
         self.named: list[Any] = []
         self._slots: dict[int, int] | None = None
@@ -112,40 +116,40 @@ class Sealed:
         found = self._slots
         if found is None:
             found = {number: slot for slot, number in self.owners().items()}
-            for index, call in enumerate(self.calls):
-                if type(call[1]) is int:
-                    found[call[1]] = index
+            for index, made in enumerate(self.made):
+                if type(made) is int:
+                    found[made] = index
                 else:
-                    found.update((number, result_slot(index, i)) for i, number in enumerate(call[1]))
+                    found.update((number, result_slot(index, i)) for i, number in enumerate(made))
             self._slots = found
         return found
 
     def slot_of(self, number: int) -> int | None:
         """The slot of an identity, if it has one here; quick for the last result, which a root often is."""
-        if self.calls and self.calls[-1][1] == number:
-            return len(self.calls) - 1
+        if self.made and self.made[-1] == number:
+            return len(self.made) - 1
         return self.slots.get(number)
 
     def numbers_of(self, slots: Iterable[int]) -> list[int]:
         """The numbers of the identities in these slots."""
         if self.layout.is_plain:
-            calls, owners = self.calls, self.now.owners
-            return [owners[~slot].number if slot < 0 else calls[slot][1] for slot in slots]
+            made, owners = self.made, self.now.owners
+            return [owners[~slot].number if slot < 0 else made[slot] for slot in slots]
         numbers = {slot: number for number, slot in self.slots.items()}
         return [numbers[slot] for slot in slots]
 
     def numbers(self, index: int) -> tuple[int, ...]:
         """Of the identities of a call's results."""
-        number = self.calls[index][1]
+        number = self.made[index]
         return (number,) if type(number) is int else number
 
     def held(self) -> dict[int, Tensor]:
-        """By slot: the results that somebody holds."""
+        """By slot: the results that somebody holds, as long as it is pending."""
+        references = self.now.made
         if self.layout.is_plain:
-            return {index: tensor for index, call in enumerate(self.calls) if (tensor := call[2]()) is not None}
+            return {index: tensor for index, made in enumerate(references) if (tensor := made()) is not None}
         found: dict[int, Tensor] = {}
-        for index, call in enumerate(self.calls):
-            made = call[2]
+        for index, made in enumerate(references):
             if type(made) is ref:
                 tensor = made()
                 if tensor is not None:
@@ -212,7 +216,7 @@ class Sealed:
                 return [env.get(slot) for slot in forward.calls.outputs], errors
 
     def _line(self, index: int) -> str:
-        where = self.calls[index][3]
+        where = self.where[index]
         return where.line if isinstance(where, Place) else line_of(where)
 
     def backward(self, sums: dict[int, Any], asked: Request) -> tuple[Backward, list[int]]:
@@ -343,14 +347,13 @@ class Sealed:
         identities: dict[int, TensorId] = {}
         actions: list[OpAction] = []
         for index in reversed(order):
-            call, (_, _, _, where, others) = self.layout.calls[index], self.calls[index]
-            plan, numbers = call.plan, self.numbers(index)
-            given = iter(others or ())
+            call, numbers = self.layout.calls[index], self.numbers(index)
+            plan, given = call.plan, iter(self.others[index] or ())
             inputs = [
                 (now.owners[~slot] if slot < 0 else identities[slot]) if needs else TensorId(next(given))
                 for slot, needs in zip(call.inputs, plan.wrt, strict=True)
             ]
-            action = OpAction(plan, inputs, numbers, None, where, block.epoch)
+            action = OpAction(plan, inputs, numbers, None, self.where[index], block.epoch)
             action.index = index
             if now.state is not CONSUMED:
                 action.block = block

@@ -311,7 +311,7 @@ def apply_plan(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = N
     if plan.records:
         where = where or user_frame(3)
         if not plan.all_wrt:
-            others = [tensor.number for tensor, needs in zip(tensors, plan.wrt) if not needs]
+            others = tuple([tensor.number for tensor, needs in zip(tensors, plan.wrt) if not needs])
     calls = block.calls
     index = len(calls)
     made: Any = new(Tensor)
@@ -356,8 +356,8 @@ def _more(plan: Plan, block: Block, index: int, made: Tensor) -> list[Tensor]:
 
 def _place(block: Block, call: tuple[Any, ...], made: Any) -> None:
     """Another op was deferred in between, by a signal handler or a finalizer: the results are in another place."""
-    calls = block.seal().calls if block.closed else block.calls
-    index = next((index for index, one in enumerate(calls) if one is call), 0)  # 0: it is missed, as will be seen
+    numbers = block.seal().made if block.closed else [one[1] for one in block.calls]
+    index = numbers.index(call[1]) if call[1] in numbers else 0  # 0: it is missed, as will be seen
     for position, tensor in enumerate(made if type(made) is list else [made]):
         tensor.slot = result_slot(index, position)
 
