@@ -126,7 +126,7 @@ class Block(Composite):
 
     def missed(self, call: tuple[Any, ...]) -> bool:
         """Whether a call was deferred too late, while the block was being sealed."""
-        return call[1] not in self.seal().made
+        return call[1] not in self.seal().number
 
     # -- sealing ------------------------------------------------------------------------------------------
 

@@ -71,17 +71,17 @@ class Sealed:
     Whatever changes here changes by one assignment: a signal handler or a finalizer may use the block in
     between any two lines, and an exception may end a method at any line.
 
-    made, where, others: of each call, what Block says. In columns: of a million calls few objects are left, so that the
-    garbage collector has little to look at. made: the numbers; the references go when it is no longer pending.
+    number, where, others: of each call, what Block says. In columns: few objects are left of a million calls, so that the
+    garbage collector has little to look at.
     now: its state, and what goes with it.
     actions: once they are written; weak references if the tape holds them weakly.
     named: of such a tape, references to the identities that ask the block for their actions.
     """
 
-    __slots__ = ("_led", "_slots", "actions", "layout", "made", "named", "now", "others", "where")
+    __slots__ = ("_led", "_slots", "actions", "layout", "named", "now", "number", "others", "where")
 
     def __init__(self, calls: Sequence[tuple[Any, ...]], inputs: Sequence[Tensor]) -> None:
-        keys, self.made, references, self.where, self.others = zip(*calls, strict=True) if calls else ((),) * 5
+        keys, self.number, references, self.where, self.others = zip(*calls, strict=True) if calls else ((),) * 5
         self.layout: Layout = layout_of(keys)
         inputs = inputs[: self.layout.n_inputs]
         self.now = Outcome(PENDING, list(map(identity_of, inputs)), self.layout.order, inputs)
@@ -116,31 +116,31 @@ class Sealed:
         found = self._slots
         if found is None:
             found = {number: slot for slot, number in self.owners().items()}
-            for index, made in enumerate(self.made):
-                if type(made) is int:
-                    found[made] = index
+            for index, number in enumerate(self.number):
+                if type(number) is int:
+                    found[number] = index
                 else:
-                    found.update((number, result_slot(index, i)) for i, number in enumerate(made))
+                    found.update((one, result_slot(index, i)) for i, one in enumerate(number))
             self._slots = found
         return found
 
     def slot_of(self, number: int) -> int | None:
         """The slot of an identity, if it has one here; quick for the last result, which a root often is."""
-        if self.made and self.made[-1] == number:
-            return len(self.made) - 1
+        if self.number and self.number[-1] == number:
+            return len(self.number) - 1
         return self.slots.get(number)
 
     def numbers_of(self, slots: Iterable[int]) -> list[int]:
         """The numbers of the identities in these slots."""
         if self.layout.is_plain:
-            made, owners = self.made, self.now.owners
-            return [owners[~slot].number if slot < 0 else made[slot] for slot in slots]
+            numbers, owners = self.number, self.now.owners
+            return [owners[~slot].number if slot < 0 else numbers[slot] for slot in slots]
         numbers = {slot: number for number, slot in self.slots.items()}
         return [numbers[slot] for slot in slots]
 
     def numbers(self, index: int) -> tuple[int, ...]:
         """Of the identities of a call's results."""
-        number = self.made[index]
+        number = self.number[index]
         return (number,) if type(number) is int else number
 
     def held(self) -> dict[int, Tensor]:

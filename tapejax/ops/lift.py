@@ -356,7 +356,7 @@ def _more(plan: Plan, block: Block, index: int, made: Tensor) -> list[Tensor]:
 
 def _place(block: Block, call: tuple[Any, ...], made: Any) -> None:
     """Another op was deferred in between, by a signal handler or a finalizer: the results are in another place."""
-    numbers = block.seal().made if block.closed else [one[1] for one in block.calls]
+    numbers = block.seal().number if block.closed else [one[1] for one in block.calls]
     index = numbers.index(call[1]) if call[1] in numbers else 0  # 0: it is missed, as will be seen
     for position, tensor in enumerate(made if type(made) is list else [made]):
         tensor.slot = result_slot(index, position)

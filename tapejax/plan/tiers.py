@@ -141,9 +141,10 @@ class Quick:
         return results
 
     def _look_for_mark(self, args: Sequence[Any]) -> None:
-        if compat.compilation_cache() is not None:
-            self.mark = mark_of(self.well.lower(*args))
-            if self.mark is not None and self.mark.exists():
+        cache = compat.compilation_cache()
+        if cache is not None:
+            self.mark = mark_of(self.well.lower(*args), cache[0])
+            if self.mark.exists():
                 self._begin = self._switch = 0
 
     def _compile_aside(self, args: Sequence[Any]) -> None:
@@ -159,13 +160,10 @@ class Quick:
         return results
 
 
-def mark_of(lowered: Any) -> Path | None:
-    """The file that is there if jax's folder has this program compiled well; None if jax keeps nothing."""
-    cache = compat.compilation_cache()
-    if cache is None:
-        return None
+def mark_of(lowered: Any, folder: str) -> Path:
+    """The file that is there if the folder in which jax keeps programs has this one compiled well."""
     what = f"{jax.__version__} {jax.default_backend()} {lowered.as_text()}"
-    return Path(cache[0]) / f"tapejax-{hashlib.sha256(what.encode()).hexdigest()}"
+    return Path(folder) / f"tapejax-{hashlib.sha256(what.encode()).hexdigest()}"
 
 
 def _compile(lowered: Any, mark: Path | None) -> None:

@@ -693,7 +693,7 @@ def test_a_block_takes_no_more_calls_than_its_limit(monkeypatch):
         made = [x * 1.5]
         for _ in range(6):
             made.append(made[-1] * 1.5)
-        assert [len(entry.seal().made) for entry in tape.entries()] == [3, 3, 1]
+        assert [len(entry.seal().number) for entry in tape.entries()] == [3, 3, 1]
         assert len(tape) == 7
         np.testing.assert_allclose(tape.backward(made[-1])[x], 1.5**7)
 
