@@ -2,8 +2,9 @@
 
 Processor time, caches empty: the first eager step against the first call of jax.jit(jax.value_and_grad) of the same
 loss; thirty steps over twenty lengths, some visited again; the time to the second step of a second process with jax's
-compilation cache against that of the first, and the same when a process before it had trained for a while. And in seconds that pass: the worst step after a structure's first visit
-against the median step, over as many steps as it takes until the program has been compiled well.
+compilation cache against that of the first, and the same when a process before it had trained for a while. And in
+seconds that pass: the worst step after a structure's first visit against the median step, over as many steps as it
+takes until the program has been compiled well.
 """
 
 from __future__ import annotations

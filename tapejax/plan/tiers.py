@@ -144,7 +144,7 @@ class Quick:
         cache = compat.compilation_cache()
         if cache is not None:
             self.mark = mark_of(self.well.lower(*args), cache[0])
-            if self.mark.exists():
+            if os.path.exists(self.mark):  # False for a folder that cannot be read
                 self._begin = self._switch = 0
 
     def _compile_aside(self, args: Sequence[Any]) -> None:

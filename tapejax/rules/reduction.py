@@ -37,10 +37,8 @@ def reduce_min(ct, out, x, *, axes, out_sharding=None):
 
 def shared_by_equals(ct, out, x, axes):
     attains = x == along(out, axes, x)
-    how_many = lax.reduce_sum(
-        lax.convert_element_type(attains, np.int32), axes
-    )  # XLA counts without an array of floats
-    share = ct / lax.convert_element_type(how_many, ct.dtype)
+    ones = lax.convert_element_type(attains, np.uint32)  # XLA counts these without an array of floats
+    share = ct / lax.convert_element_type(lax.reduce_sum(ones, axes), ct.dtype)
     # Nothing equals a nan, and then all get nan. Said outright: XLA takes inf * 0 for 0 where the 0 was a bool.
     others = lax.select(out != out, lax.full_like(ct, np.nan), lax.full_like(ct, 0))
     return lax.select(attains, along(share, axes, x), along(others, axes, x))

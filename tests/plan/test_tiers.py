@@ -1,5 +1,6 @@
 """Programs that are compiled quickly first: which, for how many visits, and that every visit is right."""
 
+import json
 import math
 import os
 import subprocess
@@ -221,7 +222,7 @@ def test_a_second_process_starts_where_the_first_one_ended(tmp_path):
     assert quick == "False"
     quick, hit, again = run(1)
     assert (quick, hit, again) == ("False", "True", trained)
-    np.testing.assert_allclose(eval(begun), eval(again), rtol=1e-5)
+    np.testing.assert_allclose(json.loads(begun), json.loads(again), rtol=1e-5)
 
 
 PROGRAM = """
