@@ -24,12 +24,14 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-# A stamp per set of extras: installing again only when pyproject.toml changed.
-$(VENV)/.installed: $(BIN)/python pyproject.toml
+# A stamp per set of extras: installing again only when pyproject.toml changed, or what is built of C.
+TO_BUILD := pyproject.toml hatch_build.py $(wildcard tapejax/native/*.[ch]) tapejax/native/sources.py
+
+$(VENV)/.installed: $(BIN)/python $(TO_BUILD)
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-$(VENV)/.installed-%: $(BIN)/python pyproject.toml
+$(VENV)/.installed-%: $(BIN)/python $(TO_BUILD)
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	@touch $@
 

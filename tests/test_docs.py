@@ -21,7 +21,9 @@ from tests.test_layers import LAYERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "tapejax").rglob("*.md"))]  # fmt: skip
-MODULES = [m.name for m in pkgutil.walk_packages(tapejax.__path__, "tapejax.") if not m.name.endswith("__main__")]
+MODULES = [
+    m.name for m in pkgutil.walk_packages(tapejax.__path__, "tapejax.") if not m.name.endswith(("__main__", "native.built"))
+]
 FLAGS = doctest.ELLIPSIS | doctest.REPORT_ONLY_FIRST_FAILURE
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

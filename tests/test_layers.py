@@ -16,7 +16,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # From the ground up: folders, and the few modules that people import by name. Each may import only from what stands
 # before it, and from itself; within functions, too.
 LAYERS = [
-    "ground", "errors", "program", "rules", "calculus", "tape", "tensor", "hooks", "plan", "fusion", "ops", "engine",
+    "native", "ground", "errors", "program", "rules", "calculus", "tape", "tensor", "hooks", "plan", "fusion", "ops", "engine",
     "numpy", "nn", "lax", "scipy", "random", "transforms", "checkpointing",
     "training", "gradient_tape", "view", "verify", "diagnose", "testing", "course", "cli", "__main__",
 ]  # fmt: skip

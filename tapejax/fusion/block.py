@@ -45,7 +45,7 @@ from tapejax.tensor.tensor import Tensor, Tracer
 
 LIMIT = 128  # calls in a block: enough for a training step, little enough to compile
 RLock = type(threading.RLock())  # the class itself, without the function around it
-_CONCRETE: set[type] = set()  # types of values seen that are not tracers
+CONCRETE: set[type] = set()  # types of values seen that are not tracers
 
 
 class Block(Composite):
@@ -100,10 +100,10 @@ class Block(Composite):
         handle = -id(value) if not needs else identity if type(identity) is int else identity.number
         slot = outside.get(handle)
         if slot is None:
-            if type(value) not in _CONCRETE:
+            if type(value) not in CONCRETE:
                 if isinstance(value, Tracer):
                     return None
-                _CONCRETE.add(type(value))
+                CONCRETE.add(type(value))
             if self.several and not self.is_at(value):
                 return None
             place = len(brought)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PENDING, RAN, CONSUMED = "pending", "ran", "consumed"
 identity_of = attrgetter("identity")
+NONE: Mapping[int, Any] = MappingProxyType({})
 
 
 def in_order(slots: Iterable[int]) -> tuple[int, ...]:
@@ -52,16 +53,19 @@ class Outcome:
     shardings: of what is from outside, once it ran: its gradients are to have the same.
     """
 
-    made: Sequence[Any] = ()
-    forward: Forward | None = None
-    kept: list[Any] | None = None
-    results: Sequence[Any] = ()
-    places: Mapping[int, int] = MappingProxyType({})
-    errors: Mapping[int, Exception] = MappingProxyType({})
-    shardings: Shardings = None
+    __slots__ = (
+        "errors", "forward", "inputs", "kept", "made", "order", "owners", "places", "results", "shardings", "state",
+    )  # fmt: skip
 
     def __init__(self, state: str, owners: list[Any], order: tuple[int, ...], inputs: Sequence[Tensor] = ()) -> None:
         self.state, self.owners, self.order, self.inputs = state, owners, order, inputs
+        self.made: Sequence[Any] = ()
+        self.forward: Forward | None = None
+        self.kept: list[Any] | None = None
+        self.results: Sequence[Any] = ()
+        self.places: Mapping[int, int] = NONE
+        self.errors: Mapping[int, Exception] = NONE
+        self.shardings: Shardings = None
 
 
 class Sealed:
@@ -76,9 +80,10 @@ class Sealed:
     now: its state, and what goes with it.
     actions: once they are written; weak references if the tape holds them weakly.
     named: of such a tape, references to the identities that ask the block for their actions.
+    places, leading: what `slots` and `led` have found.
     """
 
-    __slots__ = ("_led", "_slots", "actions", "layout", "named", "now", "number", "others", "where")
+    __slots__ = ("actions", "layout", "leading", "named", "now", "number", "others", "places", "where")
 
     def __init__(self, calls: Sequence[tuple[Any, ...]], inputs: Sequence[Tensor]) -> None:
         keys, self.number, references, self.where, self.others = zip(*calls, strict=True) if calls else ((),) * 5
@@ -88,18 +93,18 @@ class Sealed:
         self.now.made = references
         self.actions: list[Any] | None = None
         self.named: list[Any] = []
-        self._slots: dict[int, int] | None = None
-        self._led: tuple[int, ...] | None = None
+        self.places: dict[int, int] | None = None
+        self.leading: tuple[int, ...] | None = None
 
     @property
     def led(self) -> tuple[int, ...]:
         """The slots of what is from outside and was made by an action."""
-        if self._led is None:
+        if self.leading is None:
             owners = self.now.owners
-            self._led = tuple(
+            self.leading = tuple(
                 [s for s in self.layout.owners if (o := owners[~s]) is not None and o.made_by is not None]
             )
-        return self._led
+        return self.leading
 
     def owners(self) -> dict[int, int]:
         """By slot of what is from outside and needs a gradient: the number of its identity."""
@@ -113,7 +118,7 @@ class Sealed:
     @property
     def slots(self) -> dict[int, int]:
         """By number of an identity, of a result or of what is from outside and needs a gradient: its slot."""
-        found = self._slots
+        found = self.places
         if found is None:
             found = {number: slot for slot, number in self.owners().items()}
             for index, number in enumerate(self.number):
@@ -121,7 +126,7 @@ class Sealed:
                     found[number] = index
                 else:
                     found.update((one, result_slot(index, i)) for i, one in enumerate(number))
-            self._slots = found
+            self.places = found
         return found
 
     def slot_of(self, number: int) -> int | None:
@@ -189,7 +194,7 @@ class Sealed:
             inputs = [tensor.held for tensor in now.inputs]
             results, errors = self._computed(block, inputs, forward)
             if apart:  # what an identity leads to stays with the actions
-                self._led = self.led
+                self.leading = self.led
                 owners = [TensorId(id) if type(id) is int else TensorId(id.number) for id in owners]
             elif look.owners is not None:
                 owners = [owner if ~place in look.owners else None for place, owner in enumerate(owners)]

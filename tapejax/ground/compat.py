@@ -195,13 +195,14 @@ def made_by_going_back(source: Any) -> MadeAt:
     return MadeAt(source.traceback, here[:common].transform("backward") + there[common:])
 
 
+top_trace = jex_core.find_top_trace
 with jax.core.eval_context():  # whoever imports us may be tracing
-    _NO_TRACE = jex_core.find_top_trace(())
+    NO_TRACE = top_trace(())
 
 
 def is_tracing() -> bool:
     """Whether jax is tracing here (jit, grad, vmap, ...)."""
-    return jex_core.find_top_trace(()) is not _NO_TRACE
+    return top_trace(()) is not NO_TRACE
 
 
 def array_from(values: np.ndarray) -> jax.Array:

@@ -35,15 +35,15 @@ class _Internal(dict):
         return found
 
 
-_internal = _Internal()
-is_own = _internal.__getitem__  # whether a file is one of those, quickly
+INTERNAL = _Internal()
+is_own = INTERNAL.__getitem__  # whether a file is one of those, quickly
 
 
 def user_frame(depth: int = 1) -> tuple[Any, int] | None:
     """(code, instruction offset) of the innermost frame outside of tapejax; cheap to keep."""
     frame: Any = _getframe(depth)
     code = frame.f_code
-    while _internal[code.co_filename]:
+    while INTERNAL[code.co_filename]:
         frame = frame.f_back
         if frame is None:
             return None

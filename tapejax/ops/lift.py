@@ -21,22 +21,27 @@ import numpy as np
 
 from tapejax.calculus.reverse import Options
 from tapejax.errors import ArgumentError, DeletedError, DevicesError, TensorConversionError, UnknownLengthError, explain
-from tapejax.fusion.block import Block
-from tapejax.fusion.layout import forget, result_slot
+from tapejax.fusion.block import CONCRETE, Block
+from tapejax.fusion.layout import forget, layouts, result_slot
+from tapejax.fusion.sealed import CONSUMED, PENDING, Outcome, Sealed
 from tapejax.ground import compat
 from tapejax.ground.caches import register, table
 from tapejax.ground.compat import DEVICE, PRECISION, PROMOTION, RANKS, X64
 from tapejax.ground.placement import are_apart, devices_of, is_gone, shardings_of
-from tapejax.ground.where import is_of_jax, line_of, user_frame, user_line
+from tapejax.ground.where import INTERNAL, is_of_jax, line_of, user_frame, user_line
 from tapejax.hooks import calls
+from tapejax.native import native
+from tapejax.plan.executables import Executable, next_use
 from tapejax.plan.plan import OpAction, Plan
 from tapejax.plan.stepwise import Recorder
 from tapejax.program.program import Eqn
 from tapejax.tape import cuts
-from tapejax.tape.action import TensorId, next_number
-from tapejax.tape.scope import current_scope
-from tapejax.tape.switch import fusion
-from tapejax.tensor.tensor import Tensor, Tracer, array_of, make, with_id
+from tapejax.tape.action import TensorId, next_number, numbers
+from tapejax.tape.scope import Scope, current_scope, running_loop, scope_variable, this_thread
+from tapejax.tape.switch import Fusion, fusion
+from tapejax.tape.tape import Epoch, Tape
+from tapejax.tensor.gradients import Gradients
+from tapejax.tensor.tensor import Kind, Tensor, Tracer, array_of, make, with_id
 
 is_tensor = lambda leaf: isinstance(leaf, Tensor)
 _tree = jax.tree_util
@@ -63,7 +68,7 @@ def clear_plans_of_ops() -> None:
 register("plans of an op", MAX_PLANS_PER_FUNCTION, most_plans, clear_plans_of_ops)
 
 
-_scalars = table("scalars", 4096)
+scalars = table("scalars", 4096)
 
 
 def scalar(value: Any) -> Tensor:
@@ -71,12 +76,12 @@ def scalar(value: Any) -> Tensor:
     key = (type(value), value, X64.value)
     if not value or type(value) is complex:
         key = (*key, str(value))  # 0.0 and -0.0 are equal
-    found = _scalars.get(key)
+    found = scalars.get(key)
     if found is None:
         with jax.ensure_compile_time_eval():
             found = make(jax.device_put(value), False)  # on no mesh, whichever is set now
         if not isinstance(found.held, Tracer) and value == value:
-            _scalars.keep(key, found)
+            scalars.keep(key, found)
     return found
 
 
@@ -115,19 +120,10 @@ def tensor_key(tensors: Sequence[Tensor], scope: Any) -> tuple[Any, ...]:
     return (*[tensor.kind for tensor in tensors], scope.enabled, X64.value)
 
 
-class Lifted:
-    """A JAX function over Tensors; see `lift`."""
+class PlainCall:
+    """What is called with Tensors and options: finds the plan, and applies it. What has none is `_general`."""
 
-    def __init__(self, function, name, static_argnums, static_argnames, options):
-        self.function = function
-        self.name = name
-        self.options = options
-        self.static_argnums, self.static_argnames = static_argnums, static_argnames
-        self.plans: OrderedDict[Any, Plan] = OrderedDict()
-        self.lock = threading.Lock()
-        functools.update_wrapper(self, function)
-        known_ops.add(self)
-        finalize(self, _forget, self.plans).atexit = False
+    plans: OrderedDict[Any, Plan]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         scope = current_scope()
@@ -153,6 +149,27 @@ class Lifted:
         if plan is not None:
             return apply_plan(plan, [arg for arg in args if type(arg) is Tensor], scope)
         return self._general(args, kwargs, scope, key)
+
+    def _general(self, args: Any, kwargs: dict[str, Any], scope: Any, also: Any = None) -> Any:
+        raise NotImplementedError
+
+
+Call: type[PlainCall] = PlainCall if native is None else native.Call
+
+
+class Lifted(Call):
+    """A JAX function over Tensors; see `lift`."""
+
+    def __init__(self, function, name, static_argnums, static_argnames, options):
+        self.function = function
+        self.name = name
+        self.options = options
+        self.static_argnums, self.static_argnames = static_argnums, static_argnames
+        self.plans: OrderedDict[Any, Plan] = OrderedDict()
+        self.lock = threading.Lock()
+        functools.update_wrapper(self, function)
+        known_ops.add(self)
+        finalize(self, _forget, self.plans).atexit = False
 
     def _general(self, args: Any, kwargs: dict[str, Any], scope: Any, also: Any = None) -> Any:
         """Any call; its plan is filed under the key `also` too, if that fits."""
@@ -309,7 +326,7 @@ def apply_plan(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = N
         key.append(slot)
     others = None
     if plan.records:
-        where = where or user_frame(3)
+        where = where or user_frame(2)
         if not plan.all_wrt:
             others = tuple([tensor.number for tensor, needs in zip(tensors, plan.wrt) if not needs])
     calls = block.calls
@@ -386,7 +403,7 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
         block = scope.tape.block
         if block is not None and block.settings is not compat.Settings.now():
             new_block(scope.tape)
-    return apply_plan(plan, tensors, scope, where or user_frame(4), checked=True)
+    return apply_plan(plan, tensors, scope, where or user_frame(2), checked=True)
 
 
 def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> Any:
@@ -397,7 +414,7 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
     if plan.settings is not compat.Settings.now():
         plan = plan.under(compat.Settings.now(), tensors)
     if plan.waits and not compat.is_tracing():
-        results = _waited(plan, values, where or user_frame(4))
+        results = _waited(plan, values, where or user_frame(2))
     else:
         try:
             results = plan.forward(*values)
@@ -410,7 +427,7 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
     if not scope.enabled and scope.bindings is None and any(tensor.requires_grad for tensor in tensors):
         results = jax.lax.stop_gradient(results)  # no_grad holds for whoever differentiates a traced program too
     tape, execution = scope.tape, scope.execution
-    where = where or user_frame(4)
+    where = where or user_frame(2)
     if tape.observer is not None and scope.bindings is None:
         tape.observer(plan, tensors, results, where)
     numbers = tuple([next_number() for _ in range(plan.n_out)])
@@ -473,6 +490,23 @@ def new_block(tape: Any) -> Block:
         before.flush()
     block = tape.block = Block(tape)
     return block
+
+
+if native is not None:  # what it works with
+    native.install(
+        {
+            **{
+                one.__name__: one
+                for one in (Tensor, Kind, TensorId, Scope, Fusion, Tape, Epoch, Block, Sealed, Outcome, Plan, Executable,
+                            Gradients, apply_plan, current_scope, new_block)
+            },
+            "running_loop": running_loop, "scope_variable": scope_variable, "this_thread": this_thread, "INTERNAL": INTERNAL,
+            "CONCRETE": CONCRETE, "PLAIN_OPTIONS": PLAIN_OPTIONS, "scalars": scalars, "layouts": layouts, "numbers": numbers,
+            "next_use": next_use, "fusion": fusion, "top_trace": compat.top_trace, "no_trace": compat.NO_TRACE,
+            "settings": (X64, DEVICE, PRECISION, PROMOTION, RANKS), "all_settings": compat.Settings.STATES,
+            "PENDING": PENDING, "CONSUMED": CONSUMED,
+        }
+    )  # fmt: skip
 
 
 def run_stepwise(plan: Plan, tensors: Sequence[Tensor], everything: bool = False) -> Any:

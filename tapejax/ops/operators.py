@@ -17,6 +17,7 @@ from tapejax.errors import ArgumentError, IndexingError, TensorConversionError
 from tapejax.ground.caches import cached, table
 from tapejax.ground.compat import PROMOTION, X64
 from tapejax.ground.where import user_line
+from tapejax.native import native
 from tapejax.ops.lift import NUMBERS, PLAIN_OPTIONS, Lifted, apply_plan, as_tensor, is_data, lift
 from tapejax.ops.straight import straight
 from tapejax.tape.scope import current_scope
@@ -117,9 +118,17 @@ def _not_an_operand(name: str, other: Any) -> Any:
     return NotImplemented
 
 
-def _install(name: str, function: Callable[..., Any]) -> None:
+def _install(
+    name: str, function: Any, op: Lifted | None = None, *, always: bool = False, reflected: bool = False
+) -> None:
+    """Make it a method of Tensor.
+
+    op: what it comes to with another Tensor or a number, or always; reflected: with its operands in the other order.
+    """
     function.__name__ = name
     function.__qualname__ = f"Tensor.{name}"
+    if op is not None and native is not None:
+        function = native.Method(op, function, always, reflected)
     setattr(Tensor, name, function)
 
 
@@ -132,14 +141,14 @@ def _install_operators() -> None:
     for name, function in (BINARY | COMPARISONS).items():
         op = OPS[name] = lift(straight(function), name=function.__name__)
         forward, reflected = _binary(name, op)
-        _install(f"__{name}__", forward)
+        _install(f"__{name}__", forward, op)
         if name in BINARY:
-            _install(f"__r{name}__", reflected)
+            _install(f"__r{name}__", reflected, op, reflected=True)
     for name, function in UNARY.items():
         op = OPS[name] = lift(straight(function), name=function.__name__)
-        _install(f"__{name}__", lambda self, op=op: op(self))
+        _install(f"__{name}__", lambda self, op=op: op(self), op, always=True)
 
-    power, reflected_power = Tensor.__pow__, Tensor.__rpow__
+    power = Tensor.__pow__
 
     def __pow__(self, other, modulo=None):
         if modulo is not None:
@@ -149,7 +158,6 @@ def _install_operators() -> None:
         return power(self, other)
 
     _install("__pow__", __pow__)
-    _install("__rpow__", reflected_power)
 
     ufuncs = {getattr(np, f.__name__).__name__: OPS[name] for name, f in (BINARY | COMPARISONS).items()}
 
@@ -177,7 +185,7 @@ def _install_methods() -> None:
             return op(self, *args, **kwargs)
 
         method.__doc__ = f"See jax.numpy.{name}."
-        _install(name, method)
+        _install(name, method, op, always=True)
 
 
 # --- those whose signature is the method's own ------------------------------------------------------

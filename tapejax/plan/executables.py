@@ -42,7 +42,7 @@ class Executable:
     """
 
     __slots__ = (
-        "__weakref__", "_dropped", "_function", "_jitted", "_laid_out", "_out_shardings", "describe", "last_use", "name", "seconds", "tiers",
+        "__weakref__", "_dropped", "_function", "_laid_out", "_out_shardings", "describe", "jitted", "last_use", "name", "seconds", "tiers",
     )  # fmt: skip
 
     def __init__(
@@ -56,19 +56,19 @@ class Executable:
         self._function, self.name, self.describe = function, name, describe
         self._out_shardings, self.tiers = out_shardings, tiers
         self._laid_out: dict[Any, Executable] = {}  # the same with results that are laid out, by their shardings
-        self._jitted: Any = None
+        self.jitted: Any = None
         self._dropped = False
         self.last_use = 0
         self.seconds = 0.0  # what its first calls took: to trace, to compile, to start
 
     @property
     def is_compiled(self) -> bool:
-        return self._jitted is not None or any([one.is_compiled for one in self._laid_out.values()])
+        return self.jitted is not None or any([one.is_compiled for one in self._laid_out.values()])
 
     @property
     def is_quick(self) -> bool:
         """Whether it was compiled quickly, and will be compiled well when it has come often."""
-        return type(self._jitted) is Quick
+        return type(self.jitted) is Quick
 
     def laid_out(self, shardings: Any, of_results: Callable[[Any], Any] = tuple) -> Executable:
         """The same function, whose results have these shardings (None: no matter which).
@@ -84,7 +84,7 @@ class Executable:
         return found
 
     def __call__(self, *args: Any) -> Any:
-        jitted = self._jitted
+        jitted = self.jitted
         if jitted is None:
             return self._first(args)
         self.last_use = use = next_use()
@@ -98,7 +98,7 @@ class Executable:
 
     def _first(self, args: Sequence[Any]) -> Any:
         jitted, begin = self._new(), perf_counter()
-        self._jitted = jitted  # also if it raises: it may be compiled by then
+        self.jitted = jitted  # also if it raises: it may be compiled by then
         shelf.add(self, again=self._dropped)
         results = jitted(*args)
         self.seconds += perf_counter() - begin
@@ -126,12 +126,12 @@ class Executable:
 
     def _replace(self, quick: Any, well: Any) -> None:
         """It has come often: from now on it runs by what was compiled well."""
-        if self._jitted is quick:
-            self._jitted = well
+        if self.jitted is quick:
+            self.jitted = well
 
     def drop(self) -> None:
         """Let go of what was compiled. A call that is under way still has it."""
-        self._jitted, self._dropped = None, True
+        self.jitted, self._dropped = None, True
 
 
 class Shelf:

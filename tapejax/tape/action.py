@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tapejax.tensor.gradients import Gradients
     from tapejax.tensor.tensor import Tensor
 
-_numbers = itertools.count(1)
-next_number: Callable[[], int] = _numbers.__next__
+numbers = itertools.count(1)
+next_number: Callable[[], int] = numbers.__next__
 _sequence = itertools.count(1)
 next_sequence: Callable[[], int] = _sequence.__next__
 

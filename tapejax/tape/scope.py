@@ -49,9 +49,9 @@ class Scope:
         self.entry = self.outer = None
 
 
-_scope: ContextVar[Scope | None] = ContextVar("tapejax_scope", default=None)
-get_scope = _scope.get
-set_scope = _scope.set
+scope_variable: ContextVar[Scope | None] = ContextVar("tapejax_scope", default=None)
+get_scope = scope_variable.get
+set_scope = scope_variable.set
 
 
 class _Thread(local):
@@ -61,7 +61,7 @@ class _Thread(local):
         self.token = object()
 
 
-_thread = _Thread()
+this_thread = _Thread()
 
 
 def ambient_tape(label: str) -> Tape:
@@ -79,7 +79,7 @@ def install_ambient(made: Callable[..., Tape]) -> None:
 def whoami() -> tuple[object, Any]:
     """The current thread and asyncio task (None outside of one); a task is named by a weak reference."""
     task = None if running_loop() is None else current_task()
-    return _thread.token, None if task is None else ref(task)
+    return this_thread.token, None if task is None else ref(task)
 
 
 def _my_name() -> str:
@@ -91,7 +91,7 @@ def _my_name() -> str:
 def current_scope() -> Scope:
     """The scope of this thread and task, made now if there is none or only somebody else's copy."""
     scope = get_scope()
-    if scope is not None and scope.thread is _thread.token:
+    if scope is not None and scope.thread is this_thread.token:
         if scope.task is None:
             if running_loop() is None or current_task() is None:
                 return scope
@@ -103,7 +103,7 @@ def current_scope() -> Scope:
     enabled = scope is None or scope.enabled
     execution = None if scope is None else scope.execution
     scope = Scope(ambient_tape(f"the ambient tape of {_my_name()}"), enabled, whoami(), execution=execution)
-    _scope.set(scope)
+    scope_variable.set(scope)
     return scope
 
 

@@ -77,7 +77,7 @@ class Tape(Entered):
     weak = False  # whether it keeps only the actions that a live tensor can reach
     execution: Any = None  # how ops run while it records, if not as usual: see Scope
 
-    __slots__ = ("__weakref__", "_entries", "_forks", "_log", "_owner", "block", "detail", "epoch", "forked_from", "guarded", "label")  # fmt: skip
+    __slots__ = ("__weakref__", "_entries", "_forks", "_owner", "block", "detail", "epoch", "forked_from", "guarded", "label", "logged")  # fmt: skip
 
     def __init__(self, *, detail: str = "ops", label: str | None = None):
         if detail not in ("ops", "primitives"):
@@ -89,7 +89,7 @@ class Tape(Entered):
         self._entries: list[Entry] = []
         self._forks = 0
         self.forked_from: tuple[Epoch, int] | None = None
-        self._log: list[Any] = []
+        self.logged: list[Any] = []  # the log itself; a block may be there by a weak reference
         self.block: Any = None  # takes the calls that are deferred here, until something else comes
         self.epoch = Epoch(self.label, self.weak)
         self.epoch.first = True
@@ -105,8 +105,8 @@ class Tape(Entered):
     def _start(self) -> tuple[Epoch, list[Any]]:
         """Begin anew, with nothing; what was before. One step: an interrupt comes before it or after it."""
         fresh, log = Epoch(self.label, self.weak), []
-        before = self.epoch, self._log
-        self.epoch, self._log, self.block = fresh, log, None
+        before = self.epoch, self.logged
+        self.epoch, self.logged, self.block = fresh, log, None
         return before
 
     # -- the log ------------------------------------------------------------------------------
@@ -119,11 +119,11 @@ class Tape(Entered):
     def append(self, action: Any) -> None:
         """`push` without a look at what it is. Calls that come later are deferred behind it."""
         self.block = None
-        self._log.append(action)
+        self.logged.append(action)
 
     def log(self, block: Any) -> None:
         """Put calls that are being deferred at the end of the log."""
-        self._log.append(block)  # an interrupt after this may put it there twice: `entries` sees to that
+        self.logged.append(block)  # an interrupt after this may put it there twice: `entries` sees to that
         block.logged = True
 
     def take_all(self, by: str = "take_all()") -> list[TapeAction]:
@@ -136,14 +136,14 @@ class Tape(Entered):
 
     def restart(self, by: str) -> list[Any]:
         """Its content is consumed: begin anew; what was in the log."""
-        where = user_frame(3)
+        where = user_frame(2)
         epoch, log = self._start()
         epoch.taken_by = by, where
         return log
 
     def is_just(self, block: Any) -> bool:
         """Whether these calls are all it holds."""
-        log = self._log
+        log = self.logged
         if len(log) != 1:
             return False
         entry = log[0]
@@ -151,7 +151,7 @@ class Tape(Entered):
 
     def entries(self) -> list[Any]:
         """The log: actions, and stretches of it that are pending."""
-        return _entries(self._log)
+        return _entries(self.logged)
 
     def _live(self) -> list[TapeAction]:
         return materialised(self.entries())
@@ -321,21 +321,21 @@ class AmbientTape(Tape):
         self._limit = 64
 
     def log(self, block: Any) -> None:
-        if self._log:  # the last one may be over by now; if these calls read a result of it, the one before it is
-            self._log[-2:] = [entry for entry in self._log[-2:] if not _is_over(entry)]
-        self._log.append(ref(block))
+        if self.logged:  # the last one may be over by now; if these calls read a result of it, the one before it is
+            self.logged[-2:] = [entry for entry in self.logged[-2:] if not _is_over(entry)]
+        self.logged.append(ref(block))
         block.logged = True
-        if len(self._log) > self._limit:
+        if len(self.logged) > self._limit:
             self._sweep()
 
     def append(self, action: Any) -> None:
         super().append(ref(action) if getattr(action, "reachable", False) else action)
-        if len(self._log) > self._limit:
+        if len(self.logged) > self._limit:
             self._sweep()
 
     def _sweep(self) -> None:
-        self._log[:] = [entry for entry in self._log if not _is_over(entry)]
-        self._limit = 2 * len(self._log) + 64
+        self.logged[:] = [entry for entry in self.logged if not _is_over(entry)]
+        self._limit = 2 * len(self.logged) + 64
 
 
 def _referred(entry: Any) -> Any:

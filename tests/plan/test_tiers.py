@@ -91,7 +91,7 @@ def test_the_better_one_is_made_aside(soon):
     x, w = data()
     for visit in range(4):
         step(tj.tensor(x, requires_grad=True), tj.tensor(w, requires_grad=True))
-        thread = both()._jitted.aside
+        thread = both().jitted.aside
         assert (thread is not None) == (visit >= 4 * BEGIN)
     assert isinstance(thread, threading.Thread)
     thread.join(60)
