@@ -1,4 +1,8 @@
-"""When tapejax is installed: build tapejax/native, where there is a C compiler. Where there is none, nothing is missing."""
+"""When tapejax is installed: build tapejax/native, where there is a C compiler. Where there is none, nothing is missing.
+
+A wheel stays one for every machine: what is built has this machine's and this Python's mark in its name, and others pass it
+over.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,6 @@ class NativeHook(BuildHookInterface):
         if reason:
             self.app.display_warning(f"tapejax/native is not built, and Python does its work: {reason}")
             return
-        build_data["pure_python"] = False
-        build_data["infer_tag"] = True
         build_data["artifacts"].append(f"tapejax/native/{sources.target(folder).name}")
 
 

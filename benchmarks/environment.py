@@ -6,6 +6,8 @@ import importlib.metadata
 import os
 import platform
 import sys
+import sysconfig
+from pathlib import Path
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -61,6 +63,8 @@ def describe() -> dict[str, str]:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
+    built = Path(__file__).parents[1] / "tapejax" / "native" / f"built{sysconfig.get_config_var('EXT_SUFFIX')}"
+    found["tapejax/native"] = "built" if built.exists() and os.environ.get("TAPEJAX_NATIVE") != "0" else "not there"
     found["load"] = f"{os.getloadavg()[0]:.1f} at the start"
     return found
 
