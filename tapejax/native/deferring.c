@@ -196,7 +196,7 @@ static PyObject *plain_key(PyObject *const *args, Py_ssize_t n, PyObject *names,
     int fits = size != NULL && key != NULL && PyList_Append(key, size) == 0;
     *count = 0;
     for (Py_ssize_t i = 0; fits && i < n; i++) {
-        if (!IS(args[i], Tensor))
+        if (!is_tensor(args[i]))
             fits = add_option(key, NULL, args[i]);
         else if ((fits = *count < MOST && PyList_Append(key, GET(args[i], Tensor_kind)) == 0))
             tensors[(*count)++] = args[i];
@@ -240,8 +240,8 @@ static PyObject *called(PyObject *self, PyObject *const *args, size_t flags, PyO
     PyObject *scope = scope_here(), *x64 = scope == NULL ? NULL : setting(0);
     if (x64 == NULL)
         goto end;
-    if (plans == NULL) {
-        PyErr_SetString(PyExc_AttributeError, "plans");
+    if (plans == NULL || !PyDict_Check(plans)) {
+        PyErr_SetString(PyExc_AttributeError, "a call has `plans`, a dict");
         goto end;
     }
     int only_tensors = (names == NULL || PyTuple_GET_SIZE(names) == 0) && are_tensors(args, n);
@@ -320,6 +320,8 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *call;     /* a Call: what it comes to */
     PyObject *function; /* the same in Python, whatever it is given */
+    PyObject *dict;     /* its name, its docstring */
+    PyObject *weak;     /* references to it */
     int always;         /* whether it comes to that always; or only with another Tensor, or a number */
     int reflected;      /* whether it is called with its operands in the other order */
 } Method;
@@ -327,12 +329,12 @@ typedef struct {
 /* The Tensor that stands for an operand: itself, or a number's; NULL: Python knows. */
 static PyObject *operand(PyObject *other)
 {
-    if (IS(other, Tensor))
+    if (is_tensor(other))
         return Py_NewRef(other);
     if (!(PyFloat_CheckExact(other) || PyLong_CheckExact(other)) || PyObject_IsTrue(other) != 1)
         return NULL; /* 0.0 and -0.0 are equal: see `scalar` in lift.py */
     PyObject *promotion = setting(3), *x64 = setting(0), *key = NULL, *found = NULL;
-    int literal = promotion == NULL || PyUnicode_CompareWithASCIIString(promotion, "strict") == 0;
+    int literal = promotion == NULL || !PyUnicode_Check(promotion) || PyUnicode_CompareWithASCIIString(promotion, "strict") == 0;
     if (!literal && x64 != NULL && (key = PyTuple_Pack(3, (PyObject *)Py_TYPE(other), other, x64)) != NULL)
         found = Py_XNewRef(PyDict_GetItemWithError(our.scalars, key));
     Py_XDECREF(promotion);
@@ -347,7 +349,7 @@ static PyObject *method_called(PyObject *self, PyObject *const *args, size_t fla
     Py_ssize_t n = PyVectorcall_NARGS(flags);
     if (method->always)
         return called(method->call, args, flags, names);
-    if (n == 2 && names == NULL && IS(args[0], Tensor)) {
+    if (n == 2 && names == NULL && is_tensor(args[0])) {
         PyObject *other = operand(args[1]);
         if (other != NULL) {
             PyObject *both[] = {method->reflected ? other : args[0], method->reflected ? args[0] : other};
@@ -383,21 +385,19 @@ static PyObject *method_get(PyObject *self, PyObject *object, PyObject *type)
     return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
 }
 
-/* Its name, docstring and signature are the function's. */
-static PyObject *method_attribute(PyObject *self, PyObject *name)
+static PyObject *method_repr(PyObject *self) { return PyObject_Repr(((Method *)self)->function); }
+
+/* A copy, and what is loaded, is the one that has its name. */
+static PyObject *method_reduce(PyObject *self, PyObject *nothing)
 {
-    PyObject *found = PyObject_GenericGetAttr(self, name);
-    if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        PyErr_Clear();
-        found = PyObject_GetAttr(((Method *)self)->function, name);
-    }
-    return found;
+    return PyObject_GetAttrString(((Method *)self)->function, "__qualname__");
 }
 
 static int method_traverse(Method *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->call);
     Py_VISIT(self->function);
+    Py_VISIT(self->dict);
     return 0;
 }
 
@@ -405,18 +405,25 @@ static int method_clear(Method *self)
 {
     Py_CLEAR(self->call);
     Py_CLEAR(self->function);
+    Py_CLEAR(self->dict);
     return 0;
 }
 
 static void method_dealloc(Method *self)
 {
     PyObject_GC_UnTrack(self);
+    PyObject_ClearWeakRefs((PyObject *)self);
     method_clear(self);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMemberDef method_members[] = {
-    {"__wrapped__", T_OBJECT, offsetof(Method, function), READONLY, "the same in Python"},
+static PyGetSetDef method_attributes[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL},
+};
+
+static PyMethodDef method_methods[] = {
+    {"__reduce__", method_reduce, METH_NOARGS, NULL},
     {NULL},
 };
 
@@ -428,8 +435,13 @@ PyTypeObject MethodType = {
     .tp_traverse = (traverseproc)method_traverse,
     .tp_clear = (inquiry)method_clear,
     .tp_dealloc = (destructor)method_dealloc,
-    .tp_members = method_members,
-    .tp_getattro = method_attribute,
+    .tp_getset = method_attributes,
+    .tp_methods = method_methods,
+    .tp_repr = method_repr,
+    .tp_getattro = PyObject_GenericGetAttr,
+    .tp_setattro = PyObject_GenericSetAttr,
+    .tp_dictoffset = offsetof(Method, dict),
+    .tp_weaklistoffset = offsetof(Method, weak),
     .tp_descr_get = method_get,
     .tp_call = PyVectorcall_Call,
     .tp_vectorcall_offset = offsetof(Method, vectorcall),

@@ -81,10 +81,17 @@ static inline PyObject *number_of(PyObject *tensor)
     return PyLong_CheckExact(id) ? id : GET(id, TensorId_number);
 }
 
+/* Whether it is a Tensor, and no half-made one. */
+static inline int is_tensor(PyObject *object)
+{
+    return IS(object, Tensor) && GET(object, Tensor_held) != NULL && GET(object, Tensor_slot) != NULL &&
+           GET(object, Tensor_identity) != NULL && GET(object, Tensor_kind) != NULL;
+}
+
 static inline int are_tensors(PyObject *const *objects, Py_ssize_t n)
 {
     for (Py_ssize_t i = 0; i < n; i++)
-        if (!IS(objects[i], Tensor))
+        if (!is_tensor(objects[i]))
             return 0;
     return 1;
 }

@@ -166,10 +166,10 @@ static PyObject *held_of(PyObject *references)
 }
 
 /* The slots of identities that are read in a block. NULL without an error: one of them is not. */
-static PyObject *slots_of(PyObject *numbers, PyObject *outside)
+static PyObject *slots_of(PyObject *numbers, PyObject *block)
 {
     Py_ssize_t n = PyList_GET_SIZE(numbers);
-    PyObject *slots = PyTuple_New(n);
+    PyObject *slots = PyTuple_New(n), *outside = GET(block, Block_outside); /* it is read after the last allocation */
     for (Py_ssize_t i = 0; slots != NULL && i < n; i++) {
         PyObject *slot = PyDict_GetItemWithError(outside, PyList_GET_ITEM(numbers, i));
         if (slot == NULL)
@@ -180,11 +180,13 @@ static PyObject *slots_of(PyObject *numbers, PyObject *outside)
     return slots;
 }
 
+/* The numbers of Tensors' identities. NULL without an error: a finalizer has put something else there. */
 static PyObject *numbers_of(PyObject *wrt)
 {
-    PyObject *const *tensors = PySequence_Fast_ITEMS(wrt);
     Py_ssize_t n = PySequence_Fast_GET_SIZE(wrt);
-    PyObject *numbers = PyList_New(n);
+    PyObject *numbers = PyList_New(n), *const *tensors = PySequence_Fast_ITEMS(wrt); /* after the last allocation */
+    if (numbers != NULL && (PySequence_Fast_GET_SIZE(wrt) != n || !are_tensors(tensors, n)))
+        Py_CLEAR(numbers);
     for (Py_ssize_t i = 0; numbers != NULL && i < n; i++)
         PyList_SET_ITEM(numbers, i, Py_NewRef(number_of(tensors[i])));
     return numbers;
@@ -229,6 +231,9 @@ static PyObject *run(PyObject *both, PyObject *tensors)
         found = PyObject_CallFunctionObjArgs(jitted, values, none, NULL);
     if (found == NULL && PyErr_ExceptionMatches(PyExc_Exception))
         PyErr_Clear();
+    if (found != NULL && !(PyTuple_CheckExact(found) && PyTuple_GET_SIZE(found) == 2 &&
+                           PyList_CheckExact(PyTuple_GET_ITEM(found, 0)) && PyList_CheckExact(PyTuple_GET_ITEM(found, 1))))
+        Py_CLEAR(found);
 end:
     Py_XDECREF(executable);
     Py_XDECREF(jitted);
@@ -351,13 +356,14 @@ static int consume(PyObject *block, PyObject *sealed, PyObject *pending, PyObjec
     PyObject *places = PyObject_GetAttr(both, word.places);
     if (places == NULL)
         return -1;
+    PyObject *used = new_outcome(our.CONSUMED, GET(pending, Outcome_owners), GET(pending, Outcome_order));
     if (GET(sealed, Sealed_now) != pending || GET(sealed, Sealed_actions) != Py_None) { /* somebody looked, meanwhile */
         PyObject *done = PyObject_CallMethodObjArgs(sealed, word.consume, block, held, places, results, NULL);
+        Py_XDECREF(used);
         Py_DECREF(places);
         Py_XDECREF(done);
         return done == NULL ? -1 : 0;
     }
-    PyObject *used = new_outcome(our.CONSUMED, GET(pending, Outcome_owners), GET(pending, Outcome_order));
     int done = used == NULL ? -1 : 0;
     if (done == 0) {
         PyObject *empty = Py_NewRef(GET(used, Outcome_places)), *slot, *tensor;
@@ -393,7 +399,7 @@ static PyObject *there_and_back(PyObject *block, PyObject *root, PyObject *wrt, 
         Py_SETREF(numbers, numbers_of(wrt));
         if (numbers == NULL)
             goto end;
-        Py_SETREF(slots, slots_of(numbers, GET(block, Block_outside)));
+        Py_SETREF(slots, slots_of(numbers, block));
         if (slots == NULL)
             goto end;
     }
@@ -409,7 +415,7 @@ static PyObject *there_and_back(PyObject *block, PyObject *root, PyObject *wrt, 
     values = run(both, GET(pending, Outcome_inputs));
     if (values == NULL)
         goto end;
-    PyObject *results = PyTuple_GET_ITEM(values, 0), *gradients = PyTuple_GET_ITEM(values, 1); /* lists */
+    PyObject *results = PyTuple_GET_ITEM(values, 0), *gradients = PyTuple_GET_ITEM(values, 1);
     grads = filed(sealed, number_of(root), numbers, both, places, gradients);
     /* The tape begins anew before the block is used up: an interrupt must not leave a tape that looks whole. */
     if (grads != NULL && (restart(tape) < 0 || consume(block, sealed, pending, held, both, results) < 0))
@@ -428,7 +434,7 @@ end:
 
 static int can_be_done_here(PyObject *block, PyObject *root, PyObject *wrt, PyObject *tape) /* -1: an error */
 {
-    if (!IS(block, Block) || !IS(root, Tensor) || GET(root, Tensor_held) != block)
+    if (!IS(block, Block) || !is_tensor(root) || GET(root, Tensor_held) != block)
         return 0;
     if (wrt != Py_None && !((PyList_CheckExact(wrt) || PyTuple_CheckExact(wrt)) &&
                             are_tensors(PySequence_Fast_ITEMS(wrt), PySequence_Fast_GET_SIZE(wrt))))

@@ -125,7 +125,7 @@ class PlainCall:
 
     plans: OrderedDict[Any, Plan]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         scope = current_scope()
         # The common calls: one or two Tensors, or nothing but Tensors.
         if not kwargs:
@@ -269,6 +269,9 @@ class Lifted(Call):
     def __get__(self, instance, owner=None):
         return self if instance is None else functools.partial(self, instance)
 
+    def __getstate__(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return vars(self).copy(), {"plans": self.plans}  # for copies: that one may be no entry of vars
+
     def __repr__(self) -> str:
         count = len(set(self.plans.values()))  # one may be filed under two keys
         return f"<lifted {self.name}, {count} plan{'s' * (count != 1)}>"
@@ -326,7 +329,7 @@ def apply_plan(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any = N
         key.append(slot)
     others = None
     if plan.records:
-        where = where or user_frame(2)
+        where = where or user_frame()
         if not plan.all_wrt:
             others = tuple([tensor.number for tensor, needs in zip(tensors, plan.wrt) if not needs])
     calls = block.calls
@@ -403,7 +406,7 @@ def run_specially(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any)
         block = scope.tape.block
         if block is not None and block.settings is not compat.Settings.now():
             new_block(scope.tape)
-    return apply_plan(plan, tensors, scope, where or user_frame(2), checked=True)
+    return apply_plan(plan, tensors, scope, where or user_frame(), checked=True)
 
 
 def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> Any:
@@ -414,7 +417,7 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
     if plan.settings is not compat.Settings.now():
         plan = plan.under(compat.Settings.now(), tensors)
     if plan.waits and not compat.is_tracing():
-        results = _waited(plan, values, where or user_frame(2))
+        results = _waited(plan, values, where or user_frame())
     else:
         try:
             results = plan.forward(*values)
@@ -427,7 +430,7 @@ def run_now(plan: Plan, tensors: Sequence[Tensor], scope: Any, where: Any) -> An
     if not scope.enabled and scope.bindings is None and any(tensor.requires_grad for tensor in tensors):
         results = jax.lax.stop_gradient(results)  # no_grad holds for whoever differentiates a traced program too
     tape, execution = scope.tape, scope.execution
-    where = where or user_frame(2)
+    where = where or user_frame()
     if tape.observer is not None and scope.bindings is None:
         tape.observer(plan, tensors, results, where)
     numbers = tuple([next_number() for _ in range(plan.n_out)])

@@ -5,6 +5,7 @@ The tables are data; what a Tensor can do is what jax arrays can do, with jax's 
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -128,7 +129,7 @@ def _install(
     function.__name__ = name
     function.__qualname__ = f"Tensor.{name}"
     if op is not None and native is not None:
-        function = native.Method(op, function, always, reflected)
+        function = functools.update_wrapper(native.Method(op, function, always, reflected), function)
     setattr(Tensor, name, function)
 
 

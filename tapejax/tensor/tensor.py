@@ -54,7 +54,7 @@ class Kind:
 
     def __init__(self, aval: Any, requires_grad: bool):
         self.aval = aval
-        self.requires_grad = requires_grad
+        self.requires_grad = bool(requires_grad)
 
     @classmethod
     def of(cls, aval: Any, requires_grad: bool) -> Kind:
