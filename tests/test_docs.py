@@ -22,7 +22,9 @@ from tests.test_layers import LAYERS
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "tapejax").rglob("*.md"))]  # fmt: skip
 MODULES = [
-    m.name for m in pkgutil.walk_packages(tapejax.__path__, "tapejax.") if not m.name.endswith(("__main__", "native.built"))
+    m.name
+    for m in pkgutil.walk_packages(tapejax.__path__, "tapejax.")
+    if not m.name.endswith(("__main__", "native.built"))
 ]
 FLAGS = doctest.ELLIPSIS | doctest.REPORT_ONLY_FIRST_FAILURE
 
@@ -147,7 +149,8 @@ def test_the_architecture_page_names_modules_that_are_there():
         folder = layer.strip("`") or folder
         for name in re.findall(r"`(\w+)`", modules):
             found = ROOT / "tapejax" / folder / name
-            assert found.is_dir() or found.with_suffix(".py").exists(), f"{folder}/{name}"
+            there = found.is_dir() or any(found.with_suffix(suffix).exists() for suffix in (".py", ".c"))
+            assert there, f"{folder}/{name}"
 
 
 def test_the_page_of_primitives_is_up_to_date():

@@ -20,7 +20,7 @@ def _found() -> Any:
         from tapejax.native import built  # type: ignore[attr-defined]
     except ImportError:
         return None
-    return built if built.SOURCE == mark_of(FOLDER) else None
+    return built if mark_of(FOLDER) == built.SOURCE else None
 
 
 native = _found()

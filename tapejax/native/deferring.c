@@ -315,6 +315,8 @@ PyTypeObject CallType = {
 
 /* --- Method: of Tensor, which comes to a call with it as an operand ------------------------------------------------ */
 
+#define ANY (-1)
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -322,7 +324,7 @@ typedef struct {
     PyObject *function; /* the same in Python, whatever it is given */
     PyObject *dict;     /* its name, its docstring */
     PyObject *weak;     /* references to it */
-    int always;         /* whether it comes to that always; or only with another Tensor, or a number */
+    int others;         /* how many arguments it has besides the Tensor: none, one (an operand), or ANY */
     int reflected;      /* whether it is called with its operands in the other order */
 } Method;
 
@@ -347,9 +349,10 @@ static PyObject *method_called(PyObject *self, PyObject *const *args, size_t fla
 {
     Method *method = (Method *)self;
     Py_ssize_t n = PyVectorcall_NARGS(flags);
-    if (method->always)
+    int quick = n > 0 && is_tensor(args[0]);
+    if (quick && (method->others == ANY || (method->others == 0 && n == 1 && names == NULL)))
         return called(method->call, args, flags, names);
-    if (n == 2 && names == NULL && is_tensor(args[0])) {
+    if (quick && method->others == 1 && n == 2 && names == NULL) {
         PyObject *other = operand(args[1]);
         if (other != NULL) {
             PyObject *both[] = {method->reflected ? other : args[0], method->reflected ? args[0] : other};
@@ -366,15 +369,15 @@ static PyObject *method_called(PyObject *self, PyObject *const *args, size_t fla
 static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *call, *function;
-    int always, reflected;
-    if (!PyArg_ParseTuple(args, "O!Opp", &CallType, &call, &function, &always, &reflected))
+    int others, reflected;
+    if (!PyArg_ParseTuple(args, "O!Oip", &CallType, &call, &function, &others, &reflected))
         return NULL;
     Method *self = (Method *)type->tp_alloc(type, 0);
     if (self != NULL) {
         self->vectorcall = method_called;
         self->call = Py_NewRef(call);
         self->function = Py_NewRef(function);
-        self->always = always;
+        self->others = others;
         self->reflected = reflected;
     }
     return (PyObject *)self;

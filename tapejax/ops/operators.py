@@ -97,6 +97,18 @@ def _binary(name: str, op: Lifted) -> tuple[Callable, Callable]:
     return forward, reflected
 
 
+def _unary(op: Lifted) -> Callable:
+    return lambda self: op(self)
+
+
+def _method(op: Lifted) -> Callable:
+    def method(self, *args, **kwargs):
+        return op(self, *args, **kwargs)
+
+    method.__doc__ = f"See jax.numpy.{op.name}."
+    return method
+
+
 def _is_literal(value: Any) -> bool:
     """Whether jax is to see a number as it stands: under strict promotion it allows more of numbers than of arrays."""
     return PROMOTION.value == "strict" and (type(value) in NUMBERS or isinstance(value, np.generic))
@@ -119,17 +131,19 @@ def _not_an_operand(name: str, other: Any) -> Any:
     return NotImplemented
 
 
-def _install(
-    name: str, function: Any, op: Lifted | None = None, *, always: bool = False, reflected: bool = False
-) -> None:
+ANY = -1  # as many arguments as there are
+
+
+def _install(name: str, function: Any, op: Lifted | None = None, *, others: int = 1, reflected: bool = False) -> None:
     """Make it a method of Tensor.
 
-    op: what it comes to with another Tensor or a number, or always; reflected: with its operands in the other order.
+    op: what it comes to; others: with how many arguments besides the Tensor (one is another Tensor, or a number);
+    reflected: with its operands in the other order.
     """
     function.__name__ = name
     function.__qualname__ = f"Tensor.{name}"
     if op is not None and native is not None:
-        function = functools.update_wrapper(native.Method(op, function, always, reflected), function)
+        function = functools.update_wrapper(native.Method(op, function, others, reflected), function)
     setattr(Tensor, name, function)
 
 
@@ -147,7 +161,7 @@ def _install_operators() -> None:
             _install(f"__r{name}__", reflected, op, reflected=True)
     for name, function in UNARY.items():
         op = OPS[name] = lift(straight(function), name=function.__name__)
-        _install(f"__{name}__", lambda self, op=op: op(self), op, always=True)
+        _install(f"__{name}__", _unary(op), op, others=0)
 
     power = Tensor.__pow__
 
@@ -181,12 +195,7 @@ def _install_methods() -> None:
     for name, options in METHODS.items():
         op = lift(straight(getattr(jnp, name)), name=name, static_argnames=options)
         OPS.setdefault(name, op)
-
-        def method(self, *args, op=op, **kwargs):
-            return op(self, *args, **kwargs)
-
-        method.__doc__ = f"See jax.numpy.{name}."
-        _install(name, method, op, always=True)
+        _install(name, _method(op), op, others=ANY)
 
 
 # --- those whose signature is the method's own ------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Run a module of this folder in a process of its own, so that a deadlock or a crash is a failed test."""
+"""Run a module of the tests in a process of its own, so that a deadlock or a crash is a failed test."""
 
 import json
 import os
@@ -10,10 +10,10 @@ ALL = os.environ.get("TAPEJAX_ATTACKS") == "all"  # everything, which takes half
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def alone(module, *arguments, seconds=120, env=()):
-    """What `python -m tests.attacks.module arguments` prints, a JSON object per line."""
+def alone(module, *arguments, folder="attacks", seconds=120, env=()):
+    """What `python -m tests.folder.module arguments` prints, a JSON object per line."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", **dict(env)}
-    command = [sys.executable, "-m", f"tests.attacks.{module}", *map(str, arguments)]
+    command = [sys.executable, "-m", f"tests.{folder}.{module}", *map(str, arguments)]
     try:
         done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired as late:
