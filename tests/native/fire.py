@@ -64,13 +64,7 @@ def numbers(gradients, given):
 
 
 def by_jax():
-    def loss(given):
-        total = given[0] * 2.0
-        for one in given[1:]:
-            total = total * 1.0 + one * one
-        return total
-
-    return [float(one) for one in jax.grad(loss)([jnp.float32(i + 1) for i in range(SIZE)])]
+    return [float(one) for one in jax.grad(loss_of)([jnp.float32(i + 1) for i in range(SIZE)])]
 
 
 def another_step():
@@ -102,9 +96,12 @@ def collections(where):
             given, hits = parameters(), []
             action = actions(given)[what]
 
-            def acts(action=action, hits=hits):
+            def acts(action=action, hits=hits, when=f"{what}, after {place}"):
                 hits.append(True)
-                action()
+                try:
+                    action()
+                except Exception as error:  # Python would only print it
+                    failures.append(f"{when}, in the finalizer: {error!r}")
 
             try:
                 if where == "deferring":
