@@ -26,6 +26,7 @@ from tapejax.ground.where import user_line
 from tapejax.hooks import passing
 from tapejax.hooks.registry import live as hooks
 from tapejax.plan.plan import OpAction, x64_for
+from tapejax.native import native
 from tapejax.tape import cuts
 from tapejax.tape.action import Composite, Request, TapeAction, materialised
 from tapejax.tape.modes import alarm, enable_grad
@@ -61,6 +62,10 @@ def backward(
     >>> grads[x], grads[h]
     (Array([2., 4.], dtype=float32), Array([1., 1.], dtype=float32))
     """
+    if native is not None and seed is None and not (retain_tape or create_graph):  # the same, if it has come before
+        grads = native.backward(root, wrt, tape)
+        if grads is not NotImplemented:
+            return grads
     if tape is None:
         tape = current_tape()
     elif not isinstance(tape, Tape):

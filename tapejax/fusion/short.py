@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from tapejax.fusion.layout import Layout
 from tapejax.fusion.sealed import CONSUMED, ONES, PENDING, RAN, Sealed, in_order
-from tapejax.native import native
 from tapejax.tape.switch import fusion
 from tapejax.tape.tape import Tape
 from tapejax.tensor.gradients import Gradients
@@ -28,10 +27,6 @@ def step(block: Block, root: Tensor, wrt: Sequence[Tensor] | None, tape: Tape) -
 
     wrt: None for everything.
     """
-    if native is not None:  # the same, if nothing was looked at before
-        found = native.step(block, root, wrt, tape)
-        if found is not NotImplemented:
-            return found
     if not (tape.is_just(block) and fusion.everywhere and root.kind.requires_grad and block.is_as_it_was()):
         return None
     with block.lock:

@@ -1,4 +1,4 @@
-/* Deferring a call: `PlainCall` and `apply_plan` in ops/lift.py, `Block.bring` in fusion/block.py.
+/* Deferring a call: `PlainCall`, `apply_plan` and `new_block` in ops/lift.py, `Block` in fusion/block.py.
 
 Until a call is deferred nothing has changed but that its block knows what the call reads, which Python would find just
 so. From the last look at the block to the append that defers the call nothing is allocated, so neither a finalizer nor a
@@ -56,11 +56,57 @@ static PyObject *numbers_of_others(PyObject *plan, PyObject *const *tensors, Py_
     return others;
 }
 
+/* A block of its own for a tape that has none: `Block.__init__`. NULL without an error: Python makes it.
+
+settings: of a plan; if they are jax's now, they are the block's.
+*/
+static PyObject *made_block(PyObject *tape, PyObject *settings)
+{
+    PyObject *values = PyObject_GetAttr(settings, word.values), *limit = PyObject_GetAttr(our.block_module, word.LIMIT);
+    PyObject *device = setting(1), *several = PyObject_CallNoArgs(our.several_devices), *block = NULL;
+    PyObject *lock = PyObject_CallNoArgs(our.RLock), *weak = PyObject_GetAttr(tape, word.weak);
+    if (PyErr_Occurred() || are_set(our.all_settings, values) != 1 || (block = NEW(Block)) == NULL)
+        goto end;
+    GET(block, Block_epoch) = Py_NewRef(GET(tape, Tape_epoch));
+    GET(block, Block_weak) = Py_NewRef(weak);
+    GET(block, Block_home) = PyWeakref_NewRef(tape, NULL);
+    GET(block, Block_logged) = Py_NewRef(Py_False);
+    GET(block, Block_calls) = PyList_New(0);
+    GET(block, Block_brought) = PyList_New(0);
+    GET(block, Block_outside) = PyDict_New();
+    GET(block, Block_closed) = Py_NewRef(Py_False);
+    GET(block, Block_sealed) = Py_NewRef(Py_None);
+    GET(block, Block_lock) = Py_NewRef(lock);
+    GET(block, Block_last) = PyLong_FromSsize_t(PyLong_AsSsize_t(limit) - 1);
+    GET(block, Block_settings) = Py_NewRef(settings);
+    GET(block, Block_state) = PyTuple_Pack(5, PyTuple_GET_ITEM(values, 0), device, PyTuple_GET_ITEM(values, 1),
+                                           PyTuple_GET_ITEM(values, 2), PyTuple_GET_ITEM(values, 3));
+    GET(block, Block_several) = Py_NewRef(several);
+    GET(block, Block_devices) = Py_NewRef(Py_None);
+    if (PyErr_Occurred() || GET(tape, Tape_block) != Py_None) /* the last: by a finalizer, meanwhile */
+        Py_CLEAR(block);
+    else
+        PUT(tape, Tape_block, Py_NewRef(block));
+end:
+    Py_XDECREF(values);
+    Py_XDECREF(limit);
+    Py_XDECREF(device);
+    Py_XDECREF(several);
+    Py_XDECREF(lock);
+    Py_XDECREF(weak);
+    return block;
+}
+
 /* The block of a tape that takes the next call. */
-static PyObject *open_block(PyObject *tape)
+static PyObject *open_block(PyObject *tape, PyObject *settings)
 {
     PyObject *block = GET(tape, Tape_block);
-    if (block != Py_None && GET(block, Block_closed) == Py_False) {
+    if (block == Py_None) {
+        block = made_block(tape, settings);
+        if (block != NULL || PyErr_Occurred())
+            return block;
+    }
+    else if (GET(block, Block_closed) == Py_False) {
         Py_INCREF(block);
         int same = are_set(our.settings, GET(block, Block_state));
         if (same == 1)
@@ -72,6 +118,26 @@ static PyObject *open_block(PyObject *tape)
     return PyObject_CallOneArg(our.new_block, tape);
 }
 
+/* Put a block on its tape: `Tape.log`, `AmbientTape.log`. */
+static int put_on(PyObject *tape, PyObject *block)
+{
+    PyObject *entry = IS(tape, AmbientTape) ? PyWeakref_NewRef(block, NULL) : IS(tape, Tape) ? Py_NewRef(block) : NULL;
+    int done = PyErr_Occurred() ? -1 : 0;
+    PyObject *log = GET(tape, Tape_logged);
+    if (entry != NULL && (IS(tape, Tape) || PyList_GET_SIZE(log) == 0)) {
+        done = PyList_Append(log, entry);
+        if (done == 0)
+            PUT(block, Block_logged, Py_NewRef(Py_True));
+    }
+    else if (done == 0) {
+        PyObject *said = PyObject_CallMethodOneArg(tape, word.log, block);
+        done = said == NULL ? -1 : 0;
+        Py_XDECREF(said);
+    }
+    Py_XDECREF(entry);
+    return done;
+}
+
 /* Defer a call; its result. NULL without an error, and nothing has happened, if it is to go Python's way. */
 static PyObject *defer(PyObject *plan, PyObject *const *tensors, Py_ssize_t n, PyObject *scope)
 {
@@ -79,7 +145,7 @@ static PyObject *defer(PyObject *plan, PyObject *const *tensors, Py_ssize_t n, P
         GET(plan, Plan_bare) != Py_True || GET(plan, Plan_drops) != Py_False ||
         GET(our.fusion, Fusion_everywhere) != Py_True || n > MOST)
         return NULL;
-    PyObject *tape = GET(scope, Scope_tape), *block = open_block(tape);
+    PyObject *tape = GET(scope, Scope_tape), *block = open_block(tape, GET(plan, Plan_settings));
     PyObject *key = NULL, *where = NULL, *others = NULL, *number = NULL, *made = NULL, *reference = NULL, *call = NULL;
     int records = GET(plan, Plan_records) == Py_True, done = 0;
     if (block == NULL || GET(plan, Plan_settings) != GET(block, Block_settings))
@@ -116,11 +182,8 @@ static PyObject *defer(PyObject *plan, PyObject *const *tensors, Py_ssize_t n, P
     done = 1;
     if (index >= PyLong_AsSsize_t(GET(block, Block_last)))
         PUT(block, Block_closed, Py_NewRef(Py_True));
-    if (records && GET(block, Block_logged) == Py_False) {
-        PyObject *said = PyObject_CallMethodOneArg(tape, word.log, block);
-        done = said != NULL;
-        Py_XDECREF(said);
-    }
+    if (records && GET(block, Block_logged) == Py_False)
+        done = put_on(tape, block) == 0;
 end:
     Py_XDECREF(block);
     Py_XDECREF(key);

@@ -59,8 +59,8 @@ static PyObject *install(PyObject *module, PyObject *given)
 
 static PyMethodDef functions[] = {
     {"install", install, METH_O, "Take the classes, functions and tables that this works with, by name."},
-    {"step", (PyCFunction)(void (*)(void))step, METH_FASTCALL,
-     "step(block, root, wrt, tape): the gradients; NotImplemented if Python is to do it. See fusion/short.py."},
+    {"backward", (PyCFunction)(void (*)(void))back, METH_FASTCALL,
+     "backward(root, wrt, tape): the gradients; NotImplemented if Python is to do it. See engine/backward.py."},
     {NULL},
 };
 

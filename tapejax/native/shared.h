@@ -10,9 +10,11 @@
 
 /* Objects by the names that they are handed over with. */
 #define OBJECTS(each)                                                                                                  \
-    each(Tensor) each(Kind) each(TensorId) each(Scope) each(Fusion) each(Tape) each(Epoch) each(Block) each(Sealed)    \
-    each(Outcome) each(Plan) each(Executable) each(Gradients)                         /* classes */                     \
-    each(apply_plan) each(current_scope) each(new_block) each(running_loop) each(top_trace) each(next_use) /* functions */ \
+    each(Tensor) each(Kind) each(TensorId) each(Scope) each(Fusion) each(Tape) each(AmbientTape) each(Epoch) each(Block)    \
+    each(Sealed) each(Outcome) each(Plan) each(Executable) each(Gradients) each(RLock)      /* classes */               \
+    each(several_devices) each(apply_plan) each(current_scope) each(new_block) each(running_loop) each(top_trace) each(next_use) /* functions */ \
+    each(block_module)                      /* where the most calls of a block are said */                             \
+    each(cuts) each(alarm) each(hooks)      /* whoever looks at a backward: see engine/backward.py */                  \
     each(scope_variable) each(this_thread)  /* where scopes are, and tokens of threads */                              \
     each(INTERNAL)                          /* by file: whether it is not the user's */                                \
     each(CONCRETE)                          /* types of values that are no tracers */                                  \
@@ -35,8 +37,8 @@
     each(Tape, block) each(Tape, epoch) each(Tape, label) each(Tape, logged)                                           \
     each(Epoch, ambient) each(Epoch, first) each(Epoch, hooks) each(Epoch, label) each(Epoch, merged_into)             \
     each(Epoch, start) each(Epoch, taken_by) each(Epoch, thread)                                                       \
-    each(Block, brought) each(Block, calls) each(Block, closed) each(Block, last) each(Block, lock)                    \
-    each(Block, logged) each(Block, outside) each(Block, sealed) each(Block, settings) each(Block, several)            \
+    each(Block, brought) each(Block, calls) each(Block, closed) each(Block, devices) each(Block, epoch)                \
+    each(Block, home) each(Block, last) each(Block, lock) each(Block, logged) each(Block, outside) each(Block, sealed) each(Block, settings) each(Block, several)            \
     each(Block, state) each(Block, weak)                                                                               \
     each(Sealed, actions) each(Sealed, layout) each(Sealed, named) each(Sealed, now) each(Sealed, number)              \
     each(Sealed, others) each(Sealed, where) each(Sealed, places) each(Sealed, leading)                                \
@@ -50,9 +52,9 @@
 
 /* Names of attributes and methods. */
 #define WORDS(each)                                                                                                    \
-    each(acquire) each(backward) each(bring) each(consume) each(is_plain) each(log) each(n_inputs) each(order)         \
+    each(acquire) each(backward) each(bring) each(consume) each(is_plain) each(last) each(log) each(n_inputs) each(order)         \
     each(outputs) each(places) each(program) each(reason) each(release) each(roots) each(steps) each(together)         \
-    each(token) each(value) each(values) each(wrt)
+    each(token) each(value) each(values) each(weak) each(wrt) each(LIMIT)
 
 #define DECLARE_OBJECT(name) PyObject *name;
 #define DECLARE_SLOT(owner, name) Py_ssize_t owner##_##name;
@@ -101,7 +103,7 @@ int are_set(PyObject *states, PyObject *values); /* whether settings of jax have
 PyObject *scope_here(void);               /* current_scope in tape/scope.py */
 PyObject *where_here(void);               /* user_frame in ground/where.py */
 
-PyObject *step(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *back(PyObject *module, PyObject *const *args, Py_ssize_t n);
 extern PyTypeObject CallType, MethodType;
 
 #endif

@@ -1,5 +1,5 @@
 /* The short way of a training step, where nothing was looked at before: `step` in fusion/short.py, `Block.seal`,
-`Sealed.consume`, `Tape.restart`. */
+`Sealed.consume`, `Tape.restart`; and the head of `backward` in engine/backward.py. */
 
 #include "shared.h"
 
@@ -445,21 +445,18 @@ static int can_be_done_here(PyObject *block, PyObject *root, PyObject *wrt, PyOb
     return is_as_it_was(block);
 }
 
-PyObject *step(PyObject *module, PyObject *const *args, Py_ssize_t n)
+/* The short way, with the block locked. NULL without an error: Python is to do it. */
+static PyObject *step(PyObject *root, PyObject *wrt, PyObject *tape)
 {
-    if (n != 4 || !PyObject_TypeCheck(args[3], (PyTypeObject *)our.Tape)) {
-        PyErr_SetString(PyExc_TypeError, "step takes a block, a root, what is wanted, and a tape");
+    PyObject *block = GET(root, Tensor_held);
+    int here = can_be_done_here(block, root, wrt, tape);
+    if (here != 1)
         return NULL;
-    }
-    int here = can_be_done_here(args[0], args[1], args[2], args[3]);
-    if (here < 0)
-        return NULL;
-    if (here == 0)
-        Py_RETURN_NOTIMPLEMENTED;
-    PyObject *lock = Py_NewRef(GET(args[0], Block_lock)), *mine = PyObject_CallMethodNoArgs(lock, word.acquire);
-    PyObject *grads = mine == NULL ? NULL : there_and_back(args[0], args[1], args[2], args[3]);
+    PyObject *lock = Py_NewRef(GET(block, Block_lock)), *mine = PyObject_CallMethodNoArgs(lock, word.acquire), *grads = NULL;
+    Py_INCREF(block);
     if (mine != NULL) {
         PyObject *type, *value, *traceback; /* an error stays what it was */
+        grads = there_and_back(block, root, wrt, tape);
         PyErr_Fetch(&type, &value, &traceback);
         PyObject *done = PyObject_CallMethodNoArgs(lock, word.release);
         Py_XDECREF(done);
@@ -467,6 +464,47 @@ PyObject *step(PyObject *module, PyObject *const *args, Py_ssize_t n)
     }
     Py_XDECREF(mine);
     Py_DECREF(lock);
+    Py_DECREF(block);
+    return grads;
+}
+
+/* --- backward(): its head, in engine/backward.py ------------------------------------------------------------------- */
+
+/* Whether nobody looks at a backward from this tape: no Tensor was taken apart, no alarm, no hooks; -1: an error. */
+static int is_unseen(PyObject *tape)
+{
+    PyObject *last = PyObject_GetAttr(our.cuts, word.last), *alarm = NULL;
+    int cut = last == NULL ? -1 : PyObject_RichCompareBool(last, GET(GET(tape, Tape_epoch), Epoch_start), Py_GT);
+    int hooked = cut < 0 ? -1 : PyObject_IsTrue(our.hooks);
+    int found = hooked < 0 || PyContextVar_Get(our.alarm, NULL, &alarm) < 0 ? -1 : !cut && !hooked && alarm == Py_None;
+    Py_XDECREF(last);
+    Py_XDECREF(alarm);
+    return found;
+}
+
+PyObject *back(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+    if (n != 3) {
+        PyErr_SetString(PyExc_TypeError, "backward takes a root, what is wanted, and a tape");
+        return NULL;
+    }
+    PyObject *root = args[0], *wrt = args[1], *tape = NULL, *wanted = NULL, *grads = NULL;
+    if (!is_tensor(root) || !IS(GET(root, Tensor_held), Block))
+        Py_RETURN_NOTIMPLEMENTED;
+    if (args[2] == Py_None) {
+        PyObject *scope = scope_here();
+        tape = scope == NULL ? NULL : Py_NewRef(GET(scope, Scope_tape));
+        Py_XDECREF(scope);
+    }
+    else if (PyObject_TypeCheck(args[2], (PyTypeObject *)our.Tape) && GET(args[2], Tape_logged) != NULL &&
+             GET(args[2], Tape_epoch) != NULL) /* no half-made one */
+        tape = Py_NewRef(args[2]);
+    if (tape != NULL && is_unseen(tape) == 1) {
+        wanted = is_tensor(wrt) ? PyTuple_Pack(1, wrt) : Py_NewRef(wrt);
+        grads = wanted == NULL ? NULL : step(root, wanted, tape);
+    }
+    Py_XDECREF(tape);
+    Py_XDECREF(wanted);
     if (grads == NULL && !PyErr_Occurred())
         Py_RETURN_NOTIMPLEMENTED;
     return grads;

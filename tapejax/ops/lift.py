@@ -21,15 +21,17 @@ import numpy as np
 
 from tapejax.calculus.reverse import Options
 from tapejax.errors import ArgumentError, DeletedError, DevicesError, TensorConversionError, UnknownLengthError, explain
-from tapejax.fusion.block import CONCRETE, Block
+from tapejax.fusion import block as block_module
+from tapejax.fusion.block import CONCRETE, Block, RLock
 from tapejax.fusion.layout import forget, layouts, result_slot
 from tapejax.fusion.sealed import CONSUMED, PENDING, Outcome, Sealed
 from tapejax.ground import compat
 from tapejax.ground.caches import register, table
 from tapejax.ground.compat import DEVICE, PRECISION, PROMOTION, RANKS, X64
-from tapejax.ground.placement import are_apart, devices_of, is_gone, shardings_of
+from tapejax.ground.placement import are_apart, devices_of, is_gone, several_devices, shardings_of
 from tapejax.ground.where import INTERNAL, is_of_jax, line_of, user_frame, user_line
 from tapejax.hooks import calls
+from tapejax.hooks.registry import live as hooks
 from tapejax.native import native
 from tapejax.plan.executables import Executable, next_use
 from tapejax.plan.plan import OpAction, Plan
@@ -38,8 +40,9 @@ from tapejax.program.program import Eqn
 from tapejax.tape import cuts
 from tapejax.tape.action import TensorId, next_number, numbers
 from tapejax.tape.scope import Scope, current_scope, running_loop, scope_variable, this_thread
+from tapejax.tape.modes import alarm
 from tapejax.tape.switch import Fusion, fusion
-from tapejax.tape.tape import Epoch, Tape
+from tapejax.tape.tape import AmbientTape, Epoch, Tape
 from tapejax.tensor.gradients import Gradients
 from tapejax.tensor.tensor import Kind, Tensor, Tracer, array_of, make, with_id
 
@@ -500,14 +503,14 @@ if native is not None:  # what it works with
         {
             **{
                 one.__name__: one
-                for one in (Tensor, Kind, TensorId, Scope, Fusion, Tape, Epoch, Block, Sealed, Outcome, Plan, Executable,
-                            Gradients, apply_plan, current_scope, new_block)
+                for one in (Tensor, Kind, TensorId, Scope, Fusion, Tape, AmbientTape, Epoch, Block, RLock, Sealed, Outcome,
+                            Plan, Executable, Gradients, apply_plan, current_scope, new_block, several_devices)
             },
             "running_loop": running_loop, "scope_variable": scope_variable, "this_thread": this_thread, "INTERNAL": INTERNAL,
             "CONCRETE": CONCRETE, "PLAIN_OPTIONS": PLAIN_OPTIONS, "scalars": scalars, "layouts": layouts, "numbers": numbers,
             "next_use": next_use, "fusion": fusion, "top_trace": compat.top_trace, "no_trace": compat.NO_TRACE,
             "settings": (X64, DEVICE, PRECISION, PROMOTION, RANKS), "all_settings": compat.Settings.STATES,
-            "PENDING": PENDING, "CONSUMED": CONSUMED,
+            "PENDING": PENDING, "CONSUMED": CONSUMED, "block_module": block_module, "cuts": cuts.log, "alarm": alarm, "hooks": hooks,
         }
     )  # fmt: skip
 

@@ -2008,6 +2008,19 @@ def ops_watched():
 
 
 @scenario
+def alarms_between_steps():
+    """Whoever looks at a gradient looks at this one too, however often the step has come before."""
+    seen = []
+    for visit in range(2 * VISITS):
+        x, wrong = leaf(), tj.tensor(0.0, requires_grad=True)
+        with tj.debug_nonfinite(on="collect") if visit % 3 == 2 else contextlib.nullcontext() as found:
+            grads = tj.backward((tnp.sqrt(wrong) * x).sum(), wrt=[x, wrong])
+        seen.append([plain(grads), on_tape(), [report.born.op for report in found.reports] if found else None])
+    assert [bool(reports) for *_, reports in seen] == [False, False, True] * (2 * VISITS // 3)
+    return seen
+
+
+@scenario
 def second_and_third_derivatives():
     seen = []
     for _ in range(4):
