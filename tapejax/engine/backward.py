@@ -25,8 +25,8 @@ from tapejax.fusion.sealed import ONES
 from tapejax.ground.where import user_line
 from tapejax.hooks import passing
 from tapejax.hooks.registry import live as hooks
-from tapejax.plan.plan import OpAction, x64_for
 from tapejax.native import native
+from tapejax.plan.plan import OpAction, x64_for
 from tapejax.tape import cuts
 from tapejax.tape.action import Composite, Request, TapeAction, materialised
 from tapejax.tape.modes import alarm, enable_grad

@@ -39,8 +39,8 @@ from tapejax.plan.stepwise import Recorder
 from tapejax.program.program import Eqn
 from tapejax.tape import cuts
 from tapejax.tape.action import TensorId, next_number, numbers
-from tapejax.tape.scope import Scope, current_scope, running_loop, scope_variable, this_thread
 from tapejax.tape.modes import alarm
+from tapejax.tape.scope import Scope, current_scope, running_loop, scope_variable, this_thread
 from tapejax.tape.switch import Fusion, fusion
 from tapejax.tape.tape import AmbientTape, Epoch, Tape
 from tapejax.tensor.gradients import Gradients

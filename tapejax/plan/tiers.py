@@ -27,6 +27,7 @@ import jax
 from jax import lax
 
 from tapejax.ground import compat
+from tapejax.ground.placement import several_devices
 from tapejax.program.program import Eqn, Program
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Tiers:
 
     def jit(self, function: Callable[..., Any], ready: Callable[[Any, Any], None], **options: Any) -> Any:
         """The function, jitted; ready: is told of the one that was compiled quickly and of the one to use from then on."""
-        well = jax.jit(function, **options)
+        well = jax.jit(function, compiler_options=compat.good_compilation(), **options)
         settings = quick_options() if self.loss < self.cost else None
         if not settings:
             return well
@@ -149,7 +150,7 @@ class Quick:
 
     def _compile_aside(self, args: Sequence[Any]) -> None:
         lowered = self.well.lower(*args)  # jax has it already
-        self.aside = threading.Thread(target=_compile, args=(lowered, self.mark), name="tapejax-compile")
+        self.aside = threading.Thread(target=_prepare, args=(lowered, args, self.mark), name="tapejax-compile")
         self.aside.start()
 
     def _well_compiled(self, args: Sequence[Any]) -> Any:
@@ -162,18 +163,24 @@ class Quick:
 
 def mark_of(lowered: Any, folder: str) -> Path:
     """The file that is there if the folder in which jax keeps programs has this one compiled well."""
-    what = f"{jax.__version__} {jax.default_backend()} {lowered.as_text()}"
+    what = f"{jax.__version__} {jax.default_backend()} {compat.good_compilation()} {lowered.as_text()}"
     return Path(folder) / f"tapejax-{hashlib.sha256(what.encode()).hexdigest()}"
 
 
-def _compile(lowered: Any, mark: Path | None) -> None:
-    """jax keeps the result where a call finds it. An error comes again there, where somebody sees it."""
+def _prepare(lowered: Any, args: Sequence[Any], mark: Path | None) -> None:
+    """Compile it, and run it once: at first the libraries that XLA calls write code of their own.
+
+    jax keeps the result where a call finds it. An error comes again there, where somebody sees it.
+    """
     begin = perf_counter()
     try:
-        lowered.compile()
+        compiled = lowered.compile()
     except Exception:
         return
     cache = compat.compilation_cache()
     if mark is not None and cache is not None and perf_counter() - begin >= cache[1]:
         with contextlib.suppress(OSError):  # a folder that cannot be written to: then the next process begins quickly
             mark.touch()
+    if not several_devices():  # two programs with collectives at once may wait for each other
+        with contextlib.suppress(Exception):  # an operand that was given away, meanwhile
+            jax.block_until_ready(compiled(*args))
