@@ -94,10 +94,14 @@ def backward(
             go_back(list(tape.actions), grads, wanted, step=higher_order.step)
         return grads
     entries = tape.entries() if retain_tape else tape.take_entries(by="backward()")
-    go_back(entries, grads, wanted, alone=not retain_tape)
+    unasked: list[Any] = []
+    try:
+        go_back(entries, grads, wanted, alone=not retain_tape, unasked=unasked if wanted is None else None)
+    finally:
+        grads.unasked = unasked
     for one, said, given in starts:
-        if said is None and grads.sums.get(one.number) is given:
-            grads.sums[one.number] = own(given)
+        if said is None and grads.ready.get(one.number) is given:
+            grads.ready[one.number] = own(given)
     return grads
 
 
@@ -109,6 +113,7 @@ def go_back(
     alone: bool = True,
     step: Callable[[TapeAction, Gradients], None] | None = None,
     since: int = 0,
+    unasked: list[Any] | None = None,
 ) -> None:
     """Run actions from the last to the first. Each is let go as soon as it is done.
 
@@ -117,10 +122,11 @@ def go_back(
     alone: nobody else holds the actions.
     step: what to do with an action, if not its own `backward` (see higher_order.py).
     since: of a pass that is part of another: hooks on what was made before are called there (see hooks/passing.py).
+    unasked: takes gradients that may wait until somebody asks for one (see fusion/later.py); None: all are computed now.
     """
     hooked = passing.over(entries, grads, wanted, since) if hooks else None
     only = Only(wanted, entries)
-    asked = Request(wanted, alone=alone, only_ops=only.ops)
+    asked = Request(wanted, alone=alone, only_ops=only.ops, unasked=unasked if only.ops else None)
     one_by_one = (
         step is not None or hooked is not None or type(grads) is not Gradients
     )  # a cursor's own kind wants to see every insert
@@ -158,7 +164,7 @@ class Only:
 
     def __init__(self, wanted: set[int] | None, entries: list[Any]) -> None:
         self.wanted, self.entries = wanted, entries
-        self.ops = wanted is None or all([isinstance(e, Composite) or type(e) is OpAction for e in entries])
+        self.ops = all([isinstance(e, Composite) or type(e) is OpAction for e in entries])
         self.reached: set[int] | None = None
 
     def before(self, materialise: Callable[[], list[Any]]) -> list[Any]:

@@ -26,16 +26,15 @@ are held when such a block runs, its actions are written then: each keeps just w
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
 import jax
 
 from tapejax.fusion import short
+from tapejax.fusion.later import Later
 from tapejax.fusion.sealed import CONSUMED, Sealed
-from tapejax.ground.compat import DEVICE, NO_CONTEXT, Settings, is_tracing
+from tapejax.ground.compat import DEVICE, NO_CONTEXT, Settings, is_tracing, looks_for_nonfinite
 from tapejax.ground.placement import Shardings, devices_of, pick, several_devices
 from tapejax.plan.plan import OpAction
 from tapejax.tape.action import Composite, Request, TensorId
@@ -192,12 +191,7 @@ class Block(Composite):
 
     def running(self) -> Any:
         """jax's settings as they were when the calls were made, and no trace around."""
-        return NO_CONTEXT if self.is_as_it_was() else self._running()
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        with jax.ensure_compile_time_eval(), self.settings.hold(), jax.default_device(self.state[1]):
-            yield
+        return NO_CONTEXT if self.is_as_it_was() else self.settings.at(self.state[1])
 
     # -- as one action ----------------------------------------------------------------------------------
 
@@ -225,7 +219,8 @@ class Block(Composite):
             sealed = self.seal()
             if sealed.state is CONSUMED:
                 return False  # its actions say so
-            backward, there = sealed.backward(sums, asked)
+            unasked = None if self.several or not asked.alone or looks_for_nonfinite() else asked.unasked
+            backward, there = sealed.backward(sums, asked, unasked is not None)
             cts = [sums[number] for number in there]
             if any([isinstance(ct, jax.core.Tracer) for ct in cts]):
                 return False
@@ -233,12 +228,16 @@ class Block(Composite):
                 sealed.compute(self)
             try:
                 with self.running():
-                    gradients = sealed.go_back(self, backward, cts, alone=asked.alone)
+                    went = sealed.go_back(self, backward, cts, alone=asked.alone, leaves_out=unasked is not None)
             except Exception:
                 return False  # one by one, so that the one that fails is named
-        if gradients is None:
+        if went is None:
             return False
-        sums.update(zip(sealed.numbers_of(backward.outputs), gradients, strict=True))
+        backward, gradients, origin = went
+        numbers, place = sealed.numbers_of(backward.outputs), len(sums)
+        sums.update(zip(numbers, gradients, strict=True))
+        if unasked is not None and backward.left_out:
+            unasked.append(Later(backward, sealed.number, numbers, place, origin, cts, self.settings, self.state[1]))
         if asked.wanted is not None:
             for number, slot in zip(there, backward.present, strict=True):
                 if number not in asked.wanted and slot >= 0:

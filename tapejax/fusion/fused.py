@@ -16,10 +16,24 @@ from tapejax.fusion.layout import Call, Layout
 from tapejax.ground.placement import Shardings, pick, shardings_of
 from tapejax.plan.executables import Executable
 from tapejax.plan.policy import Together
+from tapejax.program.program import bytes_of_all
 
 
 def _names(calls: Sequence[Call]) -> list[str]:
     return [call.name for call in calls]
+
+
+def reached_from(layout: Layout, present: Sequence[int]) -> tuple[list[Call], list[int]]:
+    """From gradients in these slots: the calls that have something to do, the last first, and the slots to which they add."""
+    have, calls = set(present), []
+    touched: dict[int, None] = {}
+    for index in layout.order:
+        call = layout.calls[index]
+        if not have.isdisjoint(call.results):
+            calls.append(call)
+            have.update(call.ids)
+            touched.update(dict.fromkeys(call.ids))
+    return calls, list(touched)
 
 
 class Forward:
@@ -100,18 +114,23 @@ class Backward:
 
     present: the slots that have a gradient already; ones: whether it is ones, as a root's is, and so part of the
     program; targets: the slots that are wanted (None: all); leading: those from outside that lead on to earlier
-    actions (None: any may). outputs: the slots whose gradients it gives.
+    actions (None: any may). outputs: the slots whose gradients it gives; left_out: those of others that it could give.
     """
 
-    __slots__ = ("_both", "_places", "given", "layout", "ones", "outputs", "present", "program", "read", "reversed", "together")  # fmt: skip
+    __slots__ = (
+        "_both", "_places", "given", "layout", "left_out", "ones", "outputs", "present", "program", "read", "reversed", "together",
+    )  # fmt: skip
 
     def __init__(self, layout: Layout, present: Any, ones: Any, targets: Any, leading: Any) -> None:
         self.layout, self.present, self.ones = layout, present, ones
-        calls, touched = self._reached()
+        calls, reached = reached_from(layout, present)
         self.reversed = Reversed.of(layout.program(present), [call.step() for call in reversed(calls)])
+        touched = reached
         if targets is not None:
             leads_on = lambda slot: slot < 0 and (leading is None or slot in leading)
-            touched = [slot for slot in touched if slot in targets or leads_on(slot)]
+            touched = [slot for slot in reached if slot in targets or leads_on(slot)]
+        given = set(touched)
+        self.left_out = tuple([slot for slot in reached if slot not in given])
         # Ones that are handed to the caller are the program's own: those that are kept here must not be given away.
         seeds = [
             s
@@ -128,18 +147,6 @@ class Backward:
         )
         self._both: dict[tuple[int, ...], Both] = {}
         self._places: dict[Forward, list[int]] = {}
-
-    def _reached(self) -> tuple[list[Call], list[int]]:
-        """The calls that have something to do, the last first, and the slots to which they add something."""
-        have, calls = set(self.present), []
-        touched: dict[int, None] = {}
-        for index in self.layout.order:
-            call = self.layout.calls[index]
-            if not have.isdisjoint(call.results):
-                calls.append(call)
-                have.update(call.ids)
-                touched.update(dict.fromkeys(call.ids))
-        return calls, list(touched)
 
     @property
     def calls(self) -> list[Call]:
@@ -231,4 +238,26 @@ def backward_of(layout: Layout, present: Any, ones: Any, targets: Any, leading: 
     found = layout.backwards.get(key)
     if found is None:
         found = layout.backwards.keep(key, Backward(layout, *key))
+    return found
+
+
+def backward_for_all(
+    layout: Layout, present: Any, ones: Any, held: tuple[int, ...], forward: Forward | None
+) -> Backward:
+    """The backward of everything. Gradients of results that are not held are left out, to be computed when somebody asks
+    (see later.py), where what they are computed from takes no more memory than they do.
+
+    forward: how the forward ran; None if it has not.
+    """
+    key = (present, ones, held, forward)
+    found = layout.for_all.get(key)
+    if found is None:
+        targets = {*present, *held}
+        idle = [slot for slot in reached_from(layout, present)[1] if slot >= 0 and slot not in targets]
+        origin = forward.kept if forward is not None else range(-layout.n_inputs, 0)
+        sizes = [bytes_of_all([layout.avals[slot] for slot in slots]) for slots in (origin, idle)]
+        found = backward_of(
+            layout, present, ones, tuple(sorted(targets)) if idle and sizes[0] <= sizes[1] else None, None
+        )
+        found = layout.for_all.keep(key, found)
     return found

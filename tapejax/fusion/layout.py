@@ -30,6 +30,12 @@ def result_slot(call: int, position: int) -> int:
     return call + position * _CALLS
 
 
+def call_of(slot: int) -> tuple[int, int]:
+    """(call, position) of a result's slot."""
+    position, call = divmod(slot, _CALLS)
+    return call, position
+
+
 class Call:
     """One call of a structure: an equation of its program, in which a plan stands where a primitive does.
 
@@ -75,7 +81,7 @@ class Layout:
 
     owners: the slots of what is from outside and needs a gradient; order: the recorded calls, the last first;
     kinds: by slot of a result (extras have none); is_plain: every call makes one result.
-    forwards, looks, backwards, steps: its programs: see fused.py.
+    forwards, looks, backwards, for_all, steps: its programs: see fused.py.
     """
 
     def __init__(self, key: tuple[Any, ...]) -> None:
@@ -89,12 +95,15 @@ class Layout:
         self.avals = {slot: kind.aval for slot, kind in self.kinds.items()}
         for call in self.calls:
             self.avals.update(zip(call.inputs, call.plan.examples, strict=True))
+            if call.plan.reversed is not None:
+                self.avals.update(zip(call.outputs[len(call.results) :], call.plan.reversed.extra_avals, strict=True))
         self.is_plain = all(call.plan.n_out == 1 for call in self.calls)
         self.choices: set[tuple[int, ...]] = set()
         self.reaches: dict[tuple[int, ...], Reach] = {}
         self.forwards = Table(MAX_PROGRAMS)
         self.looks = Table(MAX_PROGRAMS)
         self.backwards = Table(MAX_PROGRAMS)
+        self.for_all = Table(MAX_PROGRAMS)
         self.steps = Table(MAX_PROGRAMS)
 
     def program(self, outputs: Iterable[int]) -> Program:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from tapejax.fusion.fused import Backward, Forward, backward_of, forward_of, look_at
+from tapejax.fusion.fused import Backward, Forward, backward_for_all, backward_of, forward_of, look_at
 from tapejax.fusion.layout import Layout, layout_of, result_slot, run_each
 from tapejax.ground.caches import table
 from tapejax.ground.placement import Shardings, shardings_of
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tapejax.fusion.block import Block
     from tapejax.plan.policy import Together
 
+Origin = tuple[Forward | None, list[Any]]  # how a forward ran and what it kept; None, and its inputs, if it had not
 PENDING, RAN, CONSUMED = "pending", "ran", "consumed"
 identity_of = attrgetter("identity")
 NONE: Mapping[int, Any] = MappingProxyType({})
@@ -51,10 +52,11 @@ class Outcome:
     results: values that were computed, places: where they are, by slot; gone when they are handed out.
     errors: by slot of a result that could not be computed, why.
     shardings: of what is from outside, once it ran: its gradients are to have the same.
+    held: the slots of results that somebody held when it ran.
     """
 
     __slots__ = (
-        "errors", "forward", "inputs", "kept", "made", "order", "owners", "places", "results", "shardings", "state",
+        "errors", "forward", "held", "inputs", "kept", "made", "order", "owners", "places", "results", "shardings", "state",
     )  # fmt: skip
 
     def __init__(self, state: str, owners: list[Any], order: tuple[int, ...], inputs: Sequence[Tensor] = ()) -> None:
@@ -65,6 +67,7 @@ class Outcome:
         self.results: Sequence[Any] = ()
         self.places: Mapping[int, int] = NONE
         self.errors: Mapping[int, Exception] = NONE
+        self.held: tuple[int, ...] = ()
         self.shardings: Shardings = None
 
 
@@ -201,6 +204,7 @@ class Sealed:
             ran = Outcome(RAN, owners, order)
             ran.forward, ran.kept = forward, forward.to_keep(results, inputs)
             ran.places, ran.results, ran.errors = forward.places, results, errors
+            ran.held = self.layout.choose(tuple(held))
             if block.several:
                 ran.shardings = shardings_of(inputs)
             self.now = now = ran if self.now is now else self.now
@@ -224,8 +228,11 @@ class Sealed:
         where = self.where[index]
         return where.line if isinstance(where, Place) else line_of(where)
 
-    def backward(self, sums: dict[int, Any], asked: Request) -> tuple[Backward, list[int]]:
-        """What going back is here, and whose gradients are there already."""
+    def backward(self, sums: dict[int, Any], asked: Request, leaves_out: bool) -> tuple[Backward, list[int]]:
+        """What going back is here, and whose gradients are there already.
+
+        leaves_out: whether gradients of what nobody holds may be left out, if all are wanted.
+        """
         layout, wanted = self.layout, asked.wanted
         if len(sums) == 1 and wanted is None:
             (number,) = sums
@@ -240,27 +247,47 @@ class Sealed:
             targets = in_order([places[number] for number in in_both(places, wanted)])
             leading = self.led if asked.only_ops else None
         ones = tuple([slot >= 0 and sums[n] is ONES.get(layout.kinds[slot]) for slot, n in zip(present, there)])
+        if leaves_out and wanted is None:
+            return self.backward_for_all(present, ones), there
         return backward_of(layout, present, ones, targets, leading), there
 
-    def go_back(self, block: Block, backward: Backward, cts: list[Any], *, alone: bool) -> list[Any] | None:
-        """The gradients of the backward's outputs, by one program or two; None if it is to go action by action."""
+    def backward_for_all(self, present: tuple[int, ...], ones: tuple[bool, ...]) -> Backward:
+        """That of everything, some of which may be left out."""
+        now = self.now
+        if now.state is PENDING:
+            return backward_for_all(self.layout, present, ones, self.layout.choose(tuple(self.held())), None)
+        if now.kept is None or now.errors:  # the actions have it
+            return backward_of(self.layout, present, ones, None, None)
+        return backward_for_all(self.layout, present, ones, now.held, now.forward)
+
+    def go_back(
+        self, block: Block, backward: Backward, cts: list[Any], *, alone: bool, leaves_out: bool
+    ) -> tuple[Backward, list[Any], Origin] | None:
+        """What went back, the gradients of its outputs, and what they were computed from; by one program or two.
+
+        None if it is to go action by action.
+        """
         if self.now.state is PENDING:
             held = self.held()
             both = backward.both(tuple(held))
             if both.together.pays(self._instead(block, held, backward)):
-                results, gradients = both.run([tensor.held for tensor in self.now.inputs], cts)
+                inputs = [tensor.held for tensor in self.now.inputs]
+                results, gradients = both.run(inputs, cts)
                 self.consume(block, held, both.places, results)
-                return gradients
+                return backward, gradients, (None, inputs)
             self.compute(block)
+            if leaves_out and backward.left_out:
+                backward = self.backward_for_all(backward.present, backward.ones)
         if not backward.together.pays():
             return None
         values = self.read_by(backward)
         if values is None:
             return None
-        gradients = backward.run(values, cts, self.now.shardings)
+        now = self.now
+        gradients = backward.run(values, cts, now.shardings)
         if alone:
             self.use_up()
-        return gradients
+        return backward, gradients, (now.forward, now.kept or [])
 
     def _instead(self, block: Block, held: dict[int, Tensor], backward: Backward) -> Iterator[Together]:
         """What would run if its forward and its backward were two programs; looked at only as long as that is open."""

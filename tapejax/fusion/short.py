@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
+from tapejax.fusion.fused import Backward
+from tapejax.fusion.later import Later
 from tapejax.fusion.layout import Layout
-from tapejax.fusion.sealed import CONSUMED, ONES, PENDING, RAN, Sealed, in_order
+from tapejax.fusion.sealed import CONSUMED, ONES, PENDING, RAN, Origin, Sealed, in_order
+from tapejax.ground.compat import looks_for_nonfinite
 from tapejax.tape.switch import fusion
 from tapejax.tape.tape import Tape
 from tapejax.tensor.gradients import Gradients
@@ -20,6 +23,8 @@ from tapejax.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from tapejax.fusion.block import Block
+
+UNHELD_LATER = "unheld later"  # everything is wanted, but of what nobody holds only when somebody asks
 
 
 def step(block: Block, root: Tensor, wrt: Sequence[Tensor] | None, tape: Tape) -> Gradients | None:
@@ -35,7 +40,8 @@ def step(block: Block, root: Tensor, wrt: Sequence[Tensor] | None, tape: Tape) -
         state = sealed.now.state
         if state is CONSUMED or sealed.actions is not None or (state is RAN and root.slot is not None):
             return None  # the last: an interrupt came before the root got its value
-        numbers = slots = None
+        numbers = None
+        slots: Any = None if block.several or looks_for_nonfinite() else UNHELD_LATER
         if wrt is not None:
             numbers = [id if type(id := x.identity) is int else id.number for x in wrt]
             slots = _slots_of(numbers, outside, sealed)
@@ -55,16 +61,17 @@ def _there_and_back(
 ) -> Gradients | None:
     """Forward and backward as one program."""
     held = sealed.held()
-    found = _known(sealed.layout, root.slot, slots, tuple(held))
+    found = _known(sealed.layout, root.slot, slots, tuple(held), pending=True)
     if found is None:
         return None
     both, places = found
     run = both.run if block.several else both.program
+    inputs = [tensor.held for tensor in sealed.now.inputs]
     try:
-        results, gradients = run([tensor.held for tensor in sealed.now.inputs], [])
+        results, gradients = run(inputs, [])
     except Exception:
         return None  # the long way, so that what fails is named
-    grads = _filed(sealed, root, numbers, places, both.backward.outputs, gradients)
+    grads = _filed(block, sealed, root, numbers, places, both.backward, gradients, (None, inputs))
     tape.restart(by="backward()")  # before it is used up: an interrupt must not leave a tape that looks whole
     sealed.consume(block, held, both.places, results)
     return grads
@@ -74,7 +81,13 @@ def _back(
     block: Block, sealed: Sealed, root: Tensor, numbers: list[int] | None, slots: Any, tape: Tape
 ) -> Gradients | None:
     """Backward alone: the forward has run, since somebody looked at a result."""
-    found = _known(sealed.layout, sealed.slot_of(root.number), slots, None)
+    now, there = sealed.now, None
+    if slots is UNHELD_LATER:
+        if now.kept is None or now.errors:
+            slots = None
+        else:
+            there = (now.held, now.forward)
+    found = _known(sealed.layout, sealed.slot_of(root.number), slots, there, pending=False)
     seed = ONES.get((root.kind, root.held.sharding))
     if found is None or seed is None:
         return None
@@ -83,47 +96,54 @@ def _back(
         values = sealed.read_by(backward)
         if values is None:
             return None
-        gradients = backward.run(values, [seed], sealed.now.shardings)
+        gradients = backward.run(values, [seed], now.shardings)
     except Exception:
         return None
-    grads = _filed(sealed, root, numbers, places, backward.outputs, gradients)
+    grads = _filed(block, sealed, root, numbers, places, backward, gradients, (now.forward, now.kept or []), [seed])
     if numbers is None:
-        grads.sums[root.number] = jnp.array(seed)  # the caller's own
+        grads.ready[root.number] = jnp.array(seed)  # the caller's own
     tape.restart(by="backward()")
     sealed.use_up()
     return grads
 
 
-def _known(
-    layout: Layout, start: int | None, slots: tuple[int | None, ...] | None, held: tuple[int, ...] | None
-) -> tuple[Any, list[Any]] | None:
+def _known(layout: Layout, start: int | None, slots: Any, held: Any, *, pending: bool) -> tuple[Any, list[Any]] | None:
     """The program, if it is compiled, and where in its gradients each slot is; None if it is not.
 
-    start: the root's slot; slots: those that are wanted, None for all; held: those of results that somebody holds; None:
-    the forward has run.
+    start: the root's slot; slots: those that are wanted, None for all, UNHELD_LATER for all, some of which may be left out;
+    held: the slots of results that somebody holds, if the forward is pending; if it has run and gradients are left out: those
+    that somebody held then, and how it ran.
     """
     found = layout.steps.get((start, slots, held))
     if found is None:
-        wanted = None if slots is None else {slot for slot in slots if slot is not None}
-        asked = (None, None) if wanted is None else (in_order(wanted), ())
-        seeded = held is not None  # with ones, by the program itself
-        backward = layout.backwards.get(((start,), (seeded,), *asked))
-        if backward is None or (wanted is not None and start in wanted):
+        given = (start,), (pending,)  # ones that are pending too are part of the program
+        wanted = {slot for slot in slots if slot is not None} if type(slots) is tuple else ()
+        if slots is UNHELD_LATER:
+            backward = layout.for_all.get((*given, *((layout.choose(held), None) if pending else held)))
+        else:
+            backward = layout.backwards.get((*given, *((None, None) if slots is None else (in_order(wanted), ()))))
+        if backward is None or start in wanted:
             return None
         places = {slot: place for place, slot in enumerate(backward.outputs)}
-        program = backward.both(held) if seeded else backward
-        found = layout.steps.keep((start, slots, held), (program, [places.get(slot) for slot in slots or ()]))
+        program = backward.both(held) if pending else backward
+        each = [places.get(slot) for slot in slots] if type(slots) is tuple else []
+        found = layout.steps.keep((start, slots, held), (program, each))
     return found if found[0].together.reason else None
 
 
 def _filed(
-    sealed: Sealed, root: Tensor, numbers: list[int] | None, places: list[Any], outputs: Any, gradients: list[Any]
-) -> Gradients:
+    block: Block, sealed: Sealed, root: Tensor, numbers: list[int] | None, places: list[Any], backward: Backward,
+    gradients: list[Any], origin: Origin, cts: Sequence[Any] = (),
+) -> Gradients:  # fmt: skip
     """A map of gradients; the root's is the first, as it is where the loop adds up."""
     grads, start = Gradients(), root.number
     if numbers is None:
-        grads.sums = {start: None, **dict(zip(sealed.numbers_of(outputs), gradients, strict=True))}
+        there = sealed.numbers_of(backward.outputs)
+        grads.ready = {start: None, **dict(zip(there, gradients, strict=True))}
+        if backward.left_out:
+            left = Later(backward, sealed.number, there, 1, origin, list(cts), block.settings, block.state[1])
+            grads.unasked = [left]
     else:
-        grads.sums = {n: gradients[place] for n, place in zip(numbers, places, strict=True) if place is not None}
+        grads.ready = {n: gradients[place] for n, place in zip(numbers, places, strict=True) if place is not None}
     grads.requested = {"roots": [start], "wrt": numbers}
     return grads

@@ -99,6 +99,11 @@ def good_compilation() -> dict[str, Any]:
     return {"xla_backend_optimization_level": 2} if jax.default_backend() == "cpu" else {}
 
 
+def looks_for_nonfinite() -> bool:
+    """Whether jax looks for NaN and infinities in what programs return."""
+    return jax.debug_nans.value or jax.debug_infs.value
+
+
 def compilation_cache() -> tuple[str, float] | None:
     """The folder in which jax keeps what it compiled, and from how many seconds on it does.
 
@@ -268,6 +273,12 @@ class Settings:
     def with_device(self, device: Any) -> tuple[Any, ...]:
         """Those of them that most ops depend on, and the default device: compared at every op."""
         return self.x64, device, self.precision, self.promotion, self.ranks
+
+    @contextmanager
+    def at(self, device: Any) -> Iterator[None]:
+        """As they are here, with a default device, and no trace around."""
+        with jax.ensure_compile_time_eval(), self.hold(), jax.default_device(device):
+            yield
 
     def hold(self) -> Any:
         return NO_CONTEXT if Settings.now() is self else self._held()

@@ -10,9 +10,11 @@
 
 /* Objects by the names that they are handed over with. */
 #define OBJECTS(each)                                                                                                  \
-    each(Tensor) each(Kind) each(TensorId) each(Scope) each(Fusion) each(Tape) each(AmbientTape) each(Epoch) each(Block)    \
-    each(Sealed) each(Outcome) each(Plan) each(Executable) each(Gradients) each(RLock)      /* classes */               \
-    each(several_devices) each(apply_plan) each(current_scope) each(new_block) each(running_loop) each(top_trace) each(next_use) /* functions */ \
+    each(Tensor) each(Kind) each(TensorId) each(Scope) each(Fusion) each(Tape) each(AmbientTape) each(Epoch) /* classes */\
+    each(Block) each(Sealed) each(Outcome) each(Plan) each(Executable) each(Gradients) each(Later) each(RLock)         \
+    each(apply_plan) each(current_scope) each(new_block) each(running_loop) each(top_trace) each(next_use) /* functions */\
+    each(several_devices) each(looks_for_nonfinite)                                                                    \
+    each(UNHELD_LATER)                      /* what is asked of a block if everything is wanted: see short.py */       \
     each(block_module)                      /* where the most calls of a block are said */                             \
     each(cuts) each(alarm) each(hooks)      /* whoever looks at a backward: see engine/backward.py */                  \
     each(scope_variable) each(this_thread)  /* where scopes are, and tokens of threads */                              \
@@ -37,24 +39,26 @@
     each(Tape, block) each(Tape, epoch) each(Tape, label) each(Tape, logged)                                           \
     each(Epoch, ambient) each(Epoch, first) each(Epoch, hooks) each(Epoch, label) each(Epoch, merged_into)             \
     each(Epoch, start) each(Epoch, taken_by) each(Epoch, thread)                                                       \
-    each(Block, brought) each(Block, calls) each(Block, closed) each(Block, devices) each(Block, epoch)                \
-    each(Block, home) each(Block, last) each(Block, lock) each(Block, logged) each(Block, outside) each(Block, sealed) each(Block, settings) each(Block, several)            \
-    each(Block, state) each(Block, weak)                                                                               \
+    each(Block, brought) each(Block, calls) each(Block, closed) each(Block, devices) each(Block, epoch) each(Block, home)\
+    each(Block, last) each(Block, lock) each(Block, logged) each(Block, outside) each(Block, sealed)                   \
+    each(Block, settings) each(Block, several) each(Block, state) each(Block, weak)                                    \
     each(Sealed, actions) each(Sealed, layout) each(Sealed, named) each(Sealed, now) each(Sealed, number)              \
     each(Sealed, others) each(Sealed, where) each(Sealed, places) each(Sealed, leading)                                \
     each(Outcome, state) each(Outcome, owners) each(Outcome, order) each(Outcome, inputs) each(Outcome, made)          \
     each(Outcome, forward) each(Outcome, kept) each(Outcome, results) each(Outcome, places) each(Outcome, errors)      \
-    each(Outcome, shardings)                                                                                           \
+    each(Outcome, shardings) each(Outcome, held)                                                                       \
     each(Plan, all_wrt) each(Plan, bare) each(Plan, drops) each(Plan, out_kinds) each(Plan, records)                   \
     each(Plan, settings) each(Plan, special) each(Plan, wrt)                                                           \
     each(Executable, jitted) each(Executable, last_use)                                                                \
-    each(Gradients, sums) each(Gradients, requested)
+    each(Gradients, ready) each(Gradients, unasked) each(Gradients, requested)                                         \
+    each(Later, backward) each(Later, numbers) each(Later, there) each(Later, place) each(Later, origin)               \
+    each(Later, cts) each(Later, settings) each(Later, device) each(Later, computed)
 
 /* Names of attributes and methods. */
 #define WORDS(each)                                                                                                    \
-    each(acquire) each(backward) each(bring) each(consume) each(is_plain) each(last) each(log) each(n_inputs) each(order)         \
-    each(outputs) each(places) each(program) each(reason) each(release) each(roots) each(steps) each(together)         \
-    each(token) each(value) each(values) each(weak) each(wrt) each(LIMIT)
+    each(acquire) each(backward) each(bring) each(consume) each(is_plain) each(last) each(left_out) each(log)          \
+    each(n_inputs) each(order) each(outputs) each(places) each(program) each(reason) each(release) each(roots)         \
+    each(steps) each(together) each(token) each(value) each(values) each(weak) each(wrt) each(LIMIT)
 
 #define DECLARE_OBJECT(name) PyObject *name;
 #define DECLARE_SLOT(owner, name) Py_ssize_t owner##_##name;

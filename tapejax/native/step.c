@@ -57,6 +57,7 @@ static PyObject *new_outcome(PyObject *state, PyObject *owners, PyObject *order)
     GET(made, Outcome_forward) = Py_NewRef(Py_None);
     GET(made, Outcome_kept) = Py_NewRef(Py_None);
     GET(made, Outcome_shardings) = Py_NewRef(Py_None);
+    GET(made, Outcome_held) = Py_NewRef(nothing);
 end:
     Py_XDECREF(nothing);
     Py_XDECREF(places);
@@ -212,11 +213,19 @@ static PyObject *known(PyObject *layout, PyObject *start, PyObject *slots, PyObj
     return found;
 }
 
-/* Run a program on the values of tensors: (results, gradients). NULL without an error: Python is to try, and to name what fails. */
-static PyObject *run(PyObject *both, PyObject *tensors)
+static PyObject *values_of(PyObject *tensors)
 {
-    PyObject *executable = PyObject_GetAttr(both, word.program), *jitted = NULL, *values = NULL, *none = NULL, *found = NULL;
     Py_ssize_t n = PyList_GET_SIZE(tensors);
+    PyObject *values = PyList_New(n);
+    for (Py_ssize_t i = 0; values != NULL && i < n; i++)
+        PyList_SET_ITEM(values, i, Py_NewRef(GET(PyList_GET_ITEM(tensors, i), Tensor_held)));
+    return values;
+}
+
+/* Run a program: (results, gradients). NULL without an error: Python is to try, and to name what fails. */
+static PyObject *run(PyObject *both, PyObject *values)
+{
+    PyObject *executable = PyObject_GetAttr(both, word.program), *jitted = NULL, *none = NULL, *found = NULL;
     if (executable == NULL || !IS(executable, Executable) || GET(executable, Executable_jitted) == Py_None)
         goto end;
     jitted = Py_NewRef(GET(executable, Executable_jitted));
@@ -224,10 +233,8 @@ static PyObject *run(PyObject *both, PyObject *tensors)
     if (use == NULL)
         goto end;
     PUT(executable, Executable_last_use, use);
-    values = PyList_New(n), none = PyList_New(0);
-    for (Py_ssize_t i = 0; values != NULL && i < n; i++)
-        PyList_SET_ITEM(values, i, Py_NewRef(GET(PyList_GET_ITEM(tensors, i), Tensor_held)));
-    if (values != NULL && none != NULL)
+    none = PyList_New(0);
+    if (none != NULL)
         found = PyObject_CallFunctionObjArgs(jitted, values, none, NULL);
     if (found == NULL && PyErr_ExceptionMatches(PyExc_Exception))
         PyErr_Clear();
@@ -237,58 +244,96 @@ static PyObject *run(PyObject *both, PyObject *tensors)
 end:
     Py_XDECREF(executable);
     Py_XDECREF(jitted);
-    Py_XDECREF(values);
     Py_XDECREF(none);
     return found;
 }
 
 /* --- what is handed to the caller: `_filed` in short.py ------------------------------------------------------------ */
 
-static int file_all(PyObject *sums, PyObject *sealed, PyObject *start, PyObject *outputs, PyObject *gradients)
+/* The gradients that were left out: `Later`, as `_filed` makes it. */
+static PyObject *later(PyObject *block, PyObject *sealed, PyObject *backward, PyObject *there, PyObject *values)
+{
+    PyObject *left = NEW(Later), *none = PyList_New(0), *place = PyLong_FromLong(1), *origin = PyTuple_Pack(2, Py_None, values);
+    if (left != NULL && none != NULL && place != NULL && origin != NULL) {
+        GET(left, Later_backward) = Py_NewRef(backward);
+        GET(left, Later_numbers) = Py_NewRef(GET(sealed, Sealed_number));
+        GET(left, Later_there) = Py_NewRef(there);
+        GET(left, Later_place) = Py_NewRef(place);
+        GET(left, Later_origin) = Py_NewRef(origin);
+        GET(left, Later_cts) = Py_NewRef(none);
+        GET(left, Later_settings) = Py_NewRef(GET(block, Block_settings));
+        GET(left, Later_device) = Py_NewRef(PyTuple_GET_ITEM(GET(block, Block_state), 1));
+        GET(left, Later_computed) = Py_NewRef(Py_None);
+    }
+    else
+        Py_CLEAR(left);
+    Py_XDECREF(none);
+    Py_XDECREF(place);
+    Py_XDECREF(origin);
+    return left;
+}
+
+static int file_all(PyObject *ready, PyObject *unasked, PyObject *block, PyObject *sealed, PyObject *start, PyObject *backward,
+                    PyObject *gradients, PyObject *values)
 {
     PyObject *owners = GET(GET(sealed, Sealed_now), Outcome_owners), *numbers = GET(sealed, Sealed_number);
-    int done = PyDict_SetItem(sums, start, Py_None); /* the first, as it is where the loop adds up */
+    PyObject *outputs = PyObject_GetAttr(backward, word.outputs), *left_out = PyObject_GetAttr(backward, word.left_out);
+    PyObject *there = PyList_New(0);
+    int done = outputs == NULL || left_out == NULL || there == NULL ? -1 : 0;
+    if (done == 0)
+        done = PyDict_SetItem(ready, start, Py_None); /* the first, as it is where the loop adds up */
     for (Py_ssize_t i = 0; done == 0 && i < PyTuple_GET_SIZE(outputs); i++) {
         Py_ssize_t slot = PyLong_AsSsize_t(PyTuple_GET_ITEM(outputs, i));
         PyObject *id = slot < 0 ? PyList_GET_ITEM(owners, ~slot) : PyTuple_GET_ITEM(numbers, slot);
         PyObject *number = PyLong_CheckExact(id) ? id : GET(id, TensorId_number);
-        done = PyDict_SetItem(sums, number, PyList_GET_ITEM(gradients, i));
+        done = PyDict_SetItem(ready, number, PyList_GET_ITEM(gradients, i)) || PyList_Append(there, number) ? -1 : 0;
     }
+    if (done == 0 && PyTuple_GET_SIZE(left_out) > 0) {
+        PyObject *left = later(block, sealed, backward, there, values);
+        done = left == NULL ? -1 : PyList_Append(unasked, left);
+        Py_XDECREF(left);
+    }
+    Py_XDECREF(outputs);
+    Py_XDECREF(left_out);
+    Py_XDECREF(there);
     return done;
 }
 
-static int file_some(PyObject *sums, PyObject *numbers, PyObject *places, PyObject *gradients)
+static int file_some(PyObject *ready, PyObject *numbers, PyObject *places, PyObject *gradients)
 {
     int done = 0;
     for (Py_ssize_t i = 0; done == 0 && i < PyList_GET_SIZE(numbers); i++) {
         PyObject *place = PyList_GET_ITEM(places, i);
         if (place != Py_None)
-            done = PyDict_SetItem(sums, PyList_GET_ITEM(numbers, i), PyList_GET_ITEM(gradients, PyLong_AsSsize_t(place)));
+            done = PyDict_SetItem(ready, PyList_GET_ITEM(numbers, i), PyList_GET_ITEM(gradients, PyLong_AsSsize_t(place)));
     }
     return done;
 }
 
-static PyObject *filed(PyObject *sealed, PyObject *start, PyObject *numbers, PyObject *both, PyObject *places, PyObject *gradients)
+/* values: of the block's inputs. */
+static PyObject *filed(PyObject *block, PyObject *sealed, PyObject *start, PyObject *numbers, PyObject *both, PyObject *places,
+                       PyObject *gradients, PyObject *values)
 {
-    PyObject *grads = NEW(Gradients), *sums = PyDict_New(), *requested = PyDict_New(), *roots = PyList_New(1);
-    PyObject *backward = PyObject_GetAttr(both, word.backward);
-    PyObject *outputs = backward == NULL ? NULL : PyObject_GetAttr(backward, word.outputs);
+    PyObject *grads = NEW(Gradients), *ready = PyDict_New(), *unasked = PyList_New(0), *requested = PyDict_New();
+    PyObject *roots = PyList_New(1), *backward = PyObject_GetAttr(both, word.backward);
     int done = -1;
-    if (grads != NULL && sums != NULL && requested != NULL && roots != NULL && outputs != NULL) {
+    if (grads != NULL && ready != NULL && unasked != NULL && requested != NULL && roots != NULL && backward != NULL) {
         PyList_SET_ITEM(roots, 0, Py_NewRef(start));
-        done = numbers == Py_None ? file_all(sums, sealed, start, outputs, gradients) : file_some(sums, numbers, places, gradients);
+        done = numbers == Py_None ? file_all(ready, unasked, block, sealed, start, backward, gradients, values)
+                                  : file_some(ready, numbers, places, gradients);
         if (done == 0)
             done = PyDict_SetItem(requested, word.roots, roots) || PyDict_SetItem(requested, word.wrt, numbers);
-        GET(grads, Gradients_sums) = Py_NewRef(sums);
+        GET(grads, Gradients_ready) = Py_NewRef(ready);
+        GET(grads, Gradients_unasked) = Py_NewRef(unasked);
         GET(grads, Gradients_requested) = Py_NewRef(requested);
     }
     if (done != 0)
         Py_CLEAR(grads);
-    Py_XDECREF(sums);
+    Py_XDECREF(ready);
+    Py_XDECREF(unasked);
     Py_XDECREF(requested);
     Py_XDECREF(roots);
     Py_XDECREF(backward);
-    Py_XDECREF(outputs);
     return grads;
 }
 
@@ -392,7 +437,7 @@ static int consume(PyObject *block, PyObject *sealed, PyObject *pending, PyObjec
 static PyObject *there_and_back(PyObject *block, PyObject *root, PyObject *wrt, PyObject *tape)
 {
     PyObject *numbers = Py_NewRef(Py_None), *slots = Py_NewRef(Py_None), *start = Py_NewRef(GET(root, Tensor_slot));
-    PyObject *sealed = NULL, *pending = NULL, *held = NULL, *found = NULL, *values = NULL, *grads = NULL;
+    PyObject *sealed = NULL, *pending = NULL, *held = NULL, *found = NULL, *inputs = NULL, *ran = NULL, *grads = NULL;
     if (GET(block, Block_sealed) != Py_None || start == Py_None || PyList_GET_SIZE(GET(block, Block_calls)) == 0)
         goto end;
     if (wrt != Py_None) {
@@ -403,6 +448,14 @@ static PyObject *there_and_back(PyObject *block, PyObject *root, PyObject *wrt, 
         if (slots == NULL)
             goto end;
     }
+    else {
+        PyObject *looks = PyObject_CallNoArgs(our.looks_for_nonfinite);
+        if (looks == NULL)
+            goto end;
+        if (looks == Py_False)
+            Py_SETREF(slots, Py_NewRef(our.UNHELD_LATER));
+        Py_DECREF(looks);
+    }
     sealed = sealed_of(block);
     if (sealed == NULL)
         goto end;
@@ -412,11 +465,12 @@ static PyObject *there_and_back(PyObject *block, PyObject *root, PyObject *wrt, 
     if (found == NULL)
         goto end;
     PyObject *both = PyTuple_GET_ITEM(found, 0), *places = PyTuple_GET_ITEM(found, 1);
-    values = run(both, GET(pending, Outcome_inputs));
-    if (values == NULL)
+    inputs = values_of(GET(pending, Outcome_inputs));
+    ran = inputs == NULL ? NULL : run(both, inputs);
+    if (ran == NULL)
         goto end;
-    PyObject *results = PyTuple_GET_ITEM(values, 0), *gradients = PyTuple_GET_ITEM(values, 1);
-    grads = filed(sealed, number_of(root), numbers, both, places, gradients);
+    PyObject *results = PyTuple_GET_ITEM(ran, 0), *gradients = PyTuple_GET_ITEM(ran, 1);
+    grads = filed(block, sealed, number_of(root), numbers, both, places, gradients, inputs);
     /* The tape begins anew before the block is used up: an interrupt must not leave a tape that looks whole. */
     if (grads != NULL && (restart(tape) < 0 || consume(block, sealed, pending, held, both, results) < 0))
         Py_CLEAR(grads);
@@ -428,7 +482,8 @@ end:
     Py_XDECREF(pending);
     Py_XDECREF(held);
     Py_XDECREF(found);
-    Py_XDECREF(values);
+    Py_XDECREF(inputs);
+    Py_XDECREF(ran);
     return grads;
 }
 

@@ -23,8 +23,10 @@ from tapejax.calculus.reverse import Options
 from tapejax.errors import ArgumentError, DeletedError, DevicesError, TensorConversionError, UnknownLengthError, explain
 from tapejax.fusion import block as block_module
 from tapejax.fusion.block import CONCRETE, Block, RLock
+from tapejax.fusion.later import Later
 from tapejax.fusion.layout import forget, layouts, result_slot
 from tapejax.fusion.sealed import CONSUMED, PENDING, Outcome, Sealed
+from tapejax.fusion.short import UNHELD_LATER
 from tapejax.ground import compat
 from tapejax.ground.caches import register, table
 from tapejax.ground.compat import DEVICE, PRECISION, PROMOTION, RANKS, X64
@@ -504,13 +506,15 @@ if native is not None:  # what it works with
             **{
                 one.__name__: one
                 for one in (Tensor, Kind, TensorId, Scope, Fusion, Tape, AmbientTape, Epoch, Block, RLock, Sealed, Outcome,
-                            Plan, Executable, Gradients, apply_plan, current_scope, new_block, several_devices)
+                            Plan, Executable, Gradients, Later, apply_plan, current_scope, new_block, several_devices,
+                            compat.looks_for_nonfinite)
             },
             "running_loop": running_loop, "scope_variable": scope_variable, "this_thread": this_thread, "INTERNAL": INTERNAL,
             "CONCRETE": CONCRETE, "PLAIN_OPTIONS": PLAIN_OPTIONS, "scalars": scalars, "layouts": layouts, "numbers": numbers,
             "next_use": next_use, "fusion": fusion, "top_trace": compat.top_trace, "no_trace": compat.NO_TRACE,
             "settings": (X64, DEVICE, PRECISION, PROMOTION, RANKS), "all_settings": compat.Settings.STATES,
             "PENDING": PENDING, "CONSUMED": CONSUMED, "block_module": block_module, "cuts": cuts.log, "alarm": alarm, "hooks": hooks,
+            "UNHELD_LATER": UNHELD_LATER,
         }
     )  # fmt: skip
 

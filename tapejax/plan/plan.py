@@ -22,7 +22,7 @@ from tapejax.plan.executables import Executable
 from tapejax.plan.policy import Part
 from tapejax.plan.stepwise import Place
 from tapejax.plan.tiers import moved
-from tapejax.program.program import Program
+from tapejax.program.program import Program, bytes_of_all
 from tapejax.program.tracing import trace
 from tapejax.rules.registry import RuleCall
 from tapejax.tape.action import TapeAction, TensorId
@@ -96,7 +96,7 @@ class Plan:
         )  # is not just deferred
         self.bare = self.n_out == 1 and self.structure == _LEAF  # returns an array, not a tuple or dict of them
         self.forward = Jitted(self._run_forward, name, program, name, moves=self.moves)
-        self.n_bytes = sum([aval.size * getattr(aval.dtype, "itemsize", 8) for aval in program.out_avals])
+        self.n_bytes = bytes_of_all(program.out_avals)
 
     def _differentiate(self, program: Program) -> int:
         """Decide what to keep; the number of extras."""

@@ -88,6 +88,10 @@ class Together:
             part.spent += self.cost / len(self.parts)
         return True
 
+    def ask(self, reason: str) -> None:
+        """They run together from now on, whatever that costs."""
+        self.reason = self.reason or reason
+
     def run(self, program: Callable[..., Any], *args: Any) -> Any:
         """Their program; that it raised is noted."""
         try:

@@ -28,7 +28,7 @@ from jax import lax
 
 from tapejax.ground import compat
 from tapejax.ground.placement import several_devices
-from tapejax.program.program import Eqn, Program
+from tapejax.program.program import Eqn, Program, bytes_of_all
 
 if TYPE_CHECKING:
     from tapejax.plan.policy import Part
@@ -52,18 +52,14 @@ def _moved_by(eqn: Eqn, avals: list[Any]) -> float:
     within = compat.custom_body(eqn.origin)
     if eqn.name in UNKNOWN or (eqn.is_structural and within is None):
         return math.inf
-    bytes = sum([_size(avals[slot]) for slot in (*eqn.inputs, *eqn.outputs)])
+    bytes = bytes_of_all([avals[slot] for slot in (*eqn.inputs, *eqn.outputs)])
     if within is not None:
         return bytes * max(1, len(within.eqns))
     if eqn.primitive is lax.dot_general_p:
         (contracted, _), _ = eqn.params["dimension_numbers"]
         shape = avals[eqn.inputs[0]].shape
-        bytes += _size(avals[eqn.outputs[0]]) * math.prod([shape[axis] for axis in contracted]) / REUSE
+        bytes += bytes_of_all([avals[eqn.outputs[0]]]) * math.prod([shape[axis] for axis in contracted]) / REUSE
     return bytes
-
-
-def _size(aval: Any) -> float:
-    return aval.size * getattr(aval.dtype, "itemsize", 8)
 
 
 def quick_options() -> dict[str, Any]:

@@ -229,6 +229,11 @@ def as_number(value: Any, aval: Any) -> Any:
     return number if jax.typeof(number) == aval else None
 
 
+def bytes_of_all(avals: Iterable[Any]) -> int:
+    """What values of these kinds take together."""
+    return sum([aval.size * getattr(aval.dtype, "itemsize", 8) for aval in avals])
+
+
 def live(eqns: Sequence[Any], outputs: Iterable[int]) -> list[Any]:
     """The eqns that outputs depend on, and those with effects, in order."""
     wanted = set(outputs)

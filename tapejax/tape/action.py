@@ -119,12 +119,20 @@ class Request:
 
     wanted: the numbers of the identities whose gradients are wanted; None for all.
     alone: nobody needs the actions again. only_ops: none of them is somebody's own, which may read any gradient.
+    unasked: takes gradients that may wait until somebody asks for one; None: all are computed now.
     """
 
-    __slots__ = ("alone", "only_ops", "wanted")
+    __slots__ = ("alone", "only_ops", "unasked", "wanted")
 
-    def __init__(self, wanted: set[int] | None = None, *, alone: bool = False, only_ops: bool = False):
-        self.wanted, self.alone, self.only_ops = wanted, alone, only_ops
+    def __init__(
+        self,
+        wanted: set[int] | None = None,
+        *,
+        alone: bool = False,
+        only_ops: bool = False,
+        unasked: list[Any] | None = None,
+    ):
+        self.wanted, self.alone, self.only_ops, self.unasked = wanted, alone, only_ops, unasked
 
 
 class Composite(TapeAction):

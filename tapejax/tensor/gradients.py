@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,22 @@ from tapejax.tensor.tensor import Tensor, Tracer, array_of
 ROWS = 60  # that are printed
 
 
+class Unasked(Protocol):
+    """Gradients that are computed when one of them is asked for; place: how many were ready before them."""
+
+    place: int
+
+    def __contains__(self, number: int) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def order(self) -> list[int]:
+        """The numbers of these and of those that were computed with them, in the order in which going back finds them."""
+        ...
+
+    def gradients(self) -> dict[int, Any]: ...
+
+
 class Gradients:
     """Gradients by tensor. `insert` on a tensor that has one adds the two.
 
@@ -32,19 +48,56 @@ class Gradients:
     Array([4., 6.], dtype=float32)
     """
 
-    __slots__ = ("requested", "sums")
+    __slots__ = ("ready", "requested", "unasked")
 
     def __init__(self) -> None:
-        self.sums: dict[int, Any] = {}
+        self.ready: dict[int, Any] = {}
+        self.unasked: list[Unasked] = []  # gradients that are computed when somebody asks for one of them
         self.requested: dict[str, Any] = {}  # what backward was asked, for `explain`
+
+    @property
+    def sums(self) -> dict[int, Any]:
+        """All gradients, by number, in the order in which going back finds them."""
+        if self.unasked:
+            ready = list(self.ready.items())
+            found: dict[int, Any] = {}
+            before = 0
+            for one in self.unasked:
+                found.update(ready[before : one.place])
+                found.update({number: self.ready.get(number) for number in one.order()})
+                found.update(one.gradients())
+                before = one.place
+            self.ready, self.unasked = found | self.ready, []
+        return self.ready
+
+    @sums.setter
+    def sums(self, sums: dict[int, Any]) -> None:
+        self.ready, self.unasked = sums, []
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        return None, {"ready": self.sums, "unasked": [], "requested": self.requested}
+
+    def _found(self, number: int) -> Any:
+        """The gradient, which may be computed now; None if there is none."""
+        found = self.ready.get(number)
+        if found is None and self.unasked:
+            found = next((one.gradients()[number] for one in self.unasked if number in one), None)
+        return found
 
     def get(self, key: Tensor | TensorId, default: Any = None) -> Any:
         """The gradient, or `default`."""
-        return self.sums.get(_number(key), default)
+        found = self._found(_number(key))
+        return default if found is None else found
 
     def remove(self, key: Tensor | TensorId, default: Any = None) -> Any:
         """Take the gradient out and return it, or `default`."""
-        return self.sums.pop(_number(key), default)
+        number = _number(key)
+        if self.unasked and number in self.ready:
+            place = list(self.ready).index(number)
+            for one in self.unasked:
+                one.place -= one.place > place
+            return self.ready.pop(number)
+        return self.sums.pop(number, default)
 
     def insert(self, key: Tensor | TensorId, gradient: Any) -> None:
         """File a gradient; add it to the one that is there already, which must be alike."""
@@ -80,7 +133,10 @@ class Gradients:
 
     def __getitem__(self, key: Tensor | TensorId) -> Any:
         id = key.identity if type(key) is Tensor else _number(key)
-        found = self.sums.get(id if type(id) is int else id.number)  # type: ignore[union-attr]
+        number = id if type(id) is int else id.number  # type: ignore[union-attr]
+        found = self.ready.get(number)
+        if found is None:
+            found = self._found(number)
         if found is None:
             frozen = isinstance(key, Tensor) and not key.requires_grad and jnp.issubdtype(key.dtype, jnp.inexact)
             raise MissingGradientError(
@@ -94,8 +150,9 @@ class Gradients:
     def explain(self, key: Tensor | TensorId) -> str:
         """Why there is, or is not, a gradient for this tensor."""
         number = _number(key)
-        if number in self.sums:
-            return f"it has one, {_kind(self.sums[number])}"
+        found = self._found(number)
+        if found is not None:
+            return f"it has one, {_kind(found)}"
         if isinstance(key, Tensor):
             if not jnp.issubdtype(key.dtype, jnp.inexact):
                 return f"its dtype is {key.dtype}, and integers and booleans have no gradient"
@@ -123,10 +180,13 @@ class Gradients:
         return "roots" in self.requested and self.requested["wrt"] is None
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, (Tensor, TensorId)) and _number(key) in self.sums
+        if not isinstance(key, (Tensor, TensorId)):
+            return False
+        number = _number(key)
+        return number in self.ready or any([number in one for one in self.unasked])
 
     def __len__(self) -> int:
-        return len(self.sums)
+        return len(self.ready) + sum([len(one) for one in self.unasked])
 
     def __iter__(self) -> Iterator[TensorId]:
         return (TensorId(number) for number in self.sums)
@@ -158,7 +218,7 @@ class Gradients:
         def one(leaf):
             if not is_tensor(leaf):
                 return jnp.zeros_like(leaf)
-            found = self.sums.get(leaf.number)
+            found = self._found(leaf.number)
             if found is None and leaf.requires_grad and (not zeros or leaf.number in cut):
                 raise self._missing_in(tensors, leaf)
             return jnp.zeros_like(leaf.value) if found is None else found

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from tapejax.engine.cursor import Cursor, Term
 from tapejax.errors import BackwardError, ConcreteValueError
 from tapejax.plan.plan import OpAction, x64_for
+from tapejax.program.program import bytes_of_all
 from tapejax.tape.action import TapeAction, TensorId
 from tapejax.tape.packed import force
 from tapejax.tensor.tensor import Tracer
@@ -222,8 +223,9 @@ def kept_of(action: TapeAction) -> list[tuple[int, Any]]:
 
 def size_of_results(actions: tuple[TapeAction, ...]) -> int:
     """Bytes of what the ops made, which is what their gradients will take."""
-    kinds = (kind.aval for action in actions if isinstance(action, OpAction) for kind in action.plan.out_kinds)
-    return sum(aval.size * getattr(aval.dtype, "itemsize", 8) for aval in kinds)
+    return bytes_of_all(
+        [kind.aval for action in actions if isinstance(action, OpAction) for kind in action.plan.out_kinds]
+    )
 
 
 def last_result(actions: tuple[TapeAction, ...]) -> list[tuple[TensorId, Any]]:

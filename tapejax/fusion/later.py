@@ -1,0 +1,92 @@
+"""Gradients that nobody has asked for yet.
+
+`backward(loss)` is for everything that the loss was computed from. Most of that nobody holds any more: the results on
+the way. Their gradients are computed when somebody asks for one of them, or for all. Until then what they are computed
+from is kept. So this is done only where that takes no more memory than they would.
+
+Not with several devices: there all processes run the same programs, whoever looks at what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tapejax.errors import DeletedError
+from tapejax.fusion.fused import Backward, backward_of
+from tapejax.fusion.layout import call_of
+from tapejax.ground.compat import Settings
+from tapejax.ground.placement import is_gone
+from tapejax.ground.where import user_line
+
+if TYPE_CHECKING:
+    from tapejax.fusion.sealed import Origin
+
+
+class Later:
+    """The gradients that a backward left out; see `Unasked`.
+
+    numbers: of the identities of the block's results, by call; there: those of what the backward did not leave out; place:
+    how many gradients were ready before these.
+    origin: what it was computed from; cts: what it started with; None once the gradients are computed. settings, device: of
+    jax, at the time.
+    """
+
+    __slots__ = ("backward", "computed", "cts", "device", "numbers", "origin", "place", "settings", "there")
+
+    def __init__(
+        self, backward: Backward, numbers: Sequence[Any], there: list[int], place: int, origin: Origin, cts: list[Any],
+        settings: Settings, device: Any,
+    ) -> None:  # fmt: skip
+        self.backward, self.numbers, self.there, self.place = backward, numbers, there, place
+        self.origin: Origin | None = origin
+        self.cts, self.settings, self.device = cts, settings, device
+        self.computed: dict[int, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.backward.left_out)
+
+    def __contains__(self, number: int) -> bool:
+        if self.backward.layout.is_plain and number not in self.numbers:
+            return False
+        return any([self._number(slot) == number for slot in self.backward.left_out])
+
+    def _number(self, slot: int) -> int:
+        index, position = call_of(slot)
+        number = self.numbers[index]
+        return number if type(number) is int else number[position]
+
+    def order(self) -> list[int]:
+        left_out = set(self.backward.left_out)
+        there = iter(self.there)
+        return [self._number(slot) if slot in left_out else next(there) for slot in self._everything.outputs]
+
+    @property
+    def _everything(self) -> Backward:
+        of = self.backward
+        return backward_of(of.layout, of.present, of.ones, None, None)
+
+    def gradients(self) -> dict[int, Any]:
+        origin = self.origin  # before what is computed: it goes after that is there
+        if self.computed is None:
+            assert origin is not None
+            everything = self._everything
+            with self.settings.at(self.device):
+                found = dict(zip(everything.outputs, self._run(everything, *origin), strict=True))
+            self.computed = {self._number(slot): found[slot] for slot in self.backward.left_out}
+        self.origin, self.cts = None, []
+        return self.computed
+
+    def _run(self, everything: Backward, forward: Any, values: list[Any]) -> list[Any]:
+        if any(map(is_gone, values)):
+            raise DeletedError(
+                "what this gradient would be computed from was donated to a jitted function, or deleted: it is gone",
+                at=user_line(),
+                fix="ask for it before that, or hold its tensor, or name it in wrt: then backward computes it at once",
+            )
+        if forward is None:
+            both = everything.both(())
+            both.together.ask("asked for later")
+            return both.run(values, self.cts)[1]
+        everything.together.ask("asked for later")
+        return everything.run(everything.read_from(forward, values), self.cts, None)
