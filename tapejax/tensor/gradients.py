@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tapejax.errors import ArgumentError, GradientMismatchError, MissingGradientError
+from tapejax.errors import ArgumentError, DeletedError, GradientMismatchError, MissingGradientError
 from tapejax.ground.accumulation import added
 from tapejax.ground.placement import local_part
 from tapejax.ground.where import user_line
@@ -64,8 +64,11 @@ class Gradients:
             before = 0
             for one in self.unasked:
                 found.update(ready[before : one.place])
-                found.update({number: self.ready.get(number) for number in one.order()})
-                found.update(one.gradients())
+                computed = one.gradients()
+                for number in one.order():
+                    value = computed[number] if number in computed else self.ready.get(number)
+                    if value is not None:  # it may have been removed
+                        found[number] = value
                 before = one.place
             self.ready, self.unasked = found | self.ready, []
         return self.ready
@@ -245,17 +248,21 @@ class Gradients:
         return made
 
     def __repr__(self) -> str:
-        names = names_around()
-        shown = list(self.sums.items())[:ROWS]
+        names, gone = names_around(), ""
+        try:
+            sums = self.sums
+        except DeletedError:
+            sums, gone = self.ready, f"  and {len(self) - len(self.ready)} that can no longer be computed"
+        shown = list(sums.items())[:ROWS]
         rows = [(names.get(number, ""), f"TensorId({number})", _kind(value), _short(value)) for number, value in shown]
         widths = [max(map(len, column)) for column in list(zip(*rows))[:3]]
         lines = [
             "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths) if width), row[3]]).rstrip()
             for row in rows
         ]
-        more = len(self) - len(shown)
+        more = len(sums) - len(shown)
         title = f"Gradients of {len(self)} tensor{'s' * (len(self) != 1)}"
-        return "\n".join([title, *lines, *([f"  and {more} more"] if more else [])])
+        return "\n".join([title, *lines, *([f"  and {more} more"] if more else []), *([gone] if gone else [])])
 
 
 def _number(key: Any) -> int:
