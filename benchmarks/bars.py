@@ -207,12 +207,13 @@ def _means(found: dict[str, Spread]) -> Spread:
 
 
 def scale(results: dict[str, Any]) -> Iterator[Row]:
-    """The whole step, and its backward by itself: neither may grow with the length."""
+    """The whole step, and its backward by itself: neither may grow with the length. Nor if all gradients are asked for."""
     short, long = [results["scale"].get(str(length), {}) for length in ACTIONS]
     for tape in TAPES:
         for what, parts in (
             ("forward + default backward", ("forward", "backward")),
             ("default backward", ("backward",)),
+            ("forward + default backward, every gradient asked for", ("forward", "backward", "asked")),
         ):
             measure = f"time per action, {what}, 1,000,000 / 1,000 actions, collector on, {tape}"
             if tape not in short or tape not in long:

@@ -122,7 +122,7 @@ class Race:
             row: dict[str, Any] = {}
             for way in ways:
                 each = times[length, way]
-                row[way] = {key: [one[key] for one in each] for key in ("forward", "backward")}
+                row[way] = {key: [one[key] for one in each] for key in ("forward", "backward", "asked")}
                 row[way]["settled"] = all(one["settled"] for one in each)
             if weigh:
                 with self.apart() as worker:  # one that has freed memory before would grow by less

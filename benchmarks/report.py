@@ -134,9 +134,9 @@ def scale_table(found: dict[str, Any]) -> str:
     for length, row in found.items():
         for way, times in row.items():
             if way != "bytes":
-                each = [seconds(spread(times[part]).median) for part in ("forward", "backward")]
+                each = [seconds(spread(times[part]).median) for part in ("forward", "backward", "asked")]
                 body.append([f"{int(length):,}", way, *each, *_weights(int(length), row.get("bytes"))])
-    head = ["actions", "way", "forward", "backward", "bytes (Python)", "bytes (resident)"]
+    head = ["actions", "way", "forward", "backward", "all asked for", "bytes (Python)", "bytes (resident)"]
     return "### Scale: one action of a chain of adds\n\n" + table(head, body)
 
 

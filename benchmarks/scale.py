@@ -46,17 +46,24 @@ def record(length: int, *, explicit: bool = True) -> tuple[tj.Tape, tj.Tensor, t
     return tape, x, h
 
 
-def once(length: int, way: Way = WAYS["explicit tape, wrt"]) -> tuple[float, float]:
-    """Seconds per action, of the forward with recording and of the backward."""
+PARTS = ("forward", "backward", "asked")  # forward with recording; backward; every gradient asked for, after it
+
+
+def once(length: int, way: Way = WAYS["explicit tape, wrt"]) -> tuple[float, ...]:
+    """Seconds per action, of each part."""
     start = perf_counter()
     tape, x, h = record(length, explicit=way.explicit)
     h.block_until_ready()
     middle = perf_counter()
-    gradient = tape.backward(h, wrt=[x] if way.wrt else None)[x].block_until_ready()
+    grads = tape.backward(h, wrt=[x] if way.wrt else None)
+    gradient = grads[x].block_until_ready()
     end = perf_counter()
+    every = jax.block_until_ready(grads.values())
+    asked = perf_counter()
     assert (gradient == 1).all()
     assert (h.value == length).all()
-    return (middle - start) / length, (end - middle) / length
+    assert len(every) == (1 if way.wrt else length + 1)
+    return (middle - start) / length, (end - middle) / length, (asked - end) / length
 
 
 def chain(length: int, name: str, patience: float = sampling.PATIENCE) -> dict[str, Any]:
@@ -78,8 +85,8 @@ def chain(length: int, name: str, patience: float = sampling.PATIENCE) -> dict[s
         times = [once(length, way) for _ in range(repeats)]
     finally:
         gc.enable()
-    forward, backward = (sum(part) / repeats for part in zip(*times))
-    return {"forward": forward, "backward": backward, "settled": _warm[length, name]}
+    means = (sum(part) / repeats for part in zip(*times))
+    return {**dict(zip(PARTS, means)), "settled": _warm[length, name]}
 
 
 def footprint(length: int) -> dict[str, float]:

@@ -130,6 +130,7 @@ def test_chains_are_measured_and_checked():
         found = scale.chain(150, way, patience=0.0)
         assert found["forward"] > 0
         assert found["backward"] > 0
+        assert found["asked"] > 0
     assert desk.scale_bytes(150)["traced"] > 0
 
 
@@ -237,11 +238,17 @@ def test_single_ops_are_taken_together():
 
 def test_the_bar_of_scale_is_for_the_default_backward_on_both_tapes():
     results = copy.deepcopy(RESULTS)
-    assert [row.met for row in bars.scale(results)] == [None] * 4
-    times = lambda backward: {"forward": [1.0, 1.0], "backward": [backward] * 2, "settled": True}
+    assert [row.met for row in bars.scale(results)] == [None] * 6
+    times = lambda backward, asked=1.0: {
+        "forward": [1.0] * 2,
+        "backward": [backward] * 2,
+        "asked": [asked] * 2,
+        "settled": True,
+    }
     results["scale"] = {"1000": {tape: times(1.0) for tape in bars.TAPES}}
-    results["scale"]["1000000"] = {"explicit tape": times(1.0), "ambient tape": times(1.3)}
-    assert [row.met for row in bars.scale(results)] == [True, True, True, False]  # the backward by itself counts too
+    results["scale"]["1000000"] = {"explicit tape": times(1.0), "ambient tape": times(1.3, 3.0)}
+    # The backward by itself counts too, and so does what is put off until somebody asks.
+    assert [row.met for row in bars.scale(results)] == [True, True, True, True, False, False]
 
 
 def test_the_bars_of_the_first_steps():
