@@ -18,4 +18,4 @@ def test_several_meshes_on_eight_devices(kinds):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line for line in lines if not line.startswith("ok ")] == []
-    assert len(lines) == kinds * 7 * 4
+    assert len(lines) == kinds * 8 * 4
