@@ -237,7 +237,7 @@ class Block(Composite):
         numbers, place = sealed.numbers_of(backward.outputs), len(sums)
         sums.update(zip(numbers, gradients, strict=True))
         if unasked is not None and backward.left_out:
-            unasked.append(Later(backward, sealed.number, numbers, place, origin, cts, self.settings, self.state[1]))
+            unasked.append((place, Later(backward, sealed.number, numbers, origin, self.settings, self.state[1])))
         if asked.wanted is not None:
             for number, slot in zip(there, backward.present, strict=True):
                 if number not in asked.wanted and slot >= 0:

@@ -6,8 +6,8 @@ same Gradients come back either way, and strict reverse order decides what is ad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -109,6 +109,15 @@ def look_at(layout: Layout, held: tuple[int, ...], weak: bool) -> Look:
     return found
 
 
+class Origin(NamedTuple):
+    """What a backward was computed from: what it read, if the forward had run; if not, the block's inputs, None for those
+    that do not lead to it. cts: the gradients that were there already."""
+
+    ran: bool
+    values: list[Any]
+    cts: Sequence[Any]
+
+
 class Backward:
     """The backward of a structure.
 
@@ -118,7 +127,7 @@ class Backward:
     """
 
     __slots__ = (
-        "_both", "_places", "given", "layout", "left_out", "ones", "outputs", "present", "program", "read", "reversed", "together",
+        "_both", "_leads", "_places", "given", "layout", "left_out", "ones", "outputs", "present", "program", "read", "reversed", "together",
     )  # fmt: skip
 
     def __init__(self, layout: Layout, present: Any, ones: Any, targets: Any, leading: Any) -> None:
@@ -146,6 +155,7 @@ class Backward:
             self._pull_read, "backward", lambda: (_names(calls), self.together.why), tiers=self.together.tiers
         )
         self._both: dict[tuple[int, ...], Both] = {}
+        self._leads: tuple[bool, ...] | None = None
         self._places: dict[Forward, list[int]] = {}
 
     @property
@@ -175,11 +185,26 @@ class Backward:
 
     def both(self, held: tuple[int, ...]) -> Both:
         """Forward and backward as one program, for results that are held."""
-        chosen = self.layout.choose(held)
-        found = self._both.get(chosen)
+        return self.returning(self.layout.choose(held))
+
+    def returning(self, results: tuple[int, ...]) -> Both:
+        """Forward and backward as one program that returns just these results."""
+        found = self._both.get(results)
         if found is None:
-            found = self._both[chosen] = Both(self, chosen)
+            found = self._both[results] = Both(self, results)
         return found
+
+    @property
+    def leads(self) -> tuple[bool, ...]:
+        """Of each input, whether it leads to what the backward reads."""
+        if self._leads is None:
+            read = inputs_of(self.layout, self.read)
+            self._leads = tuple([~place in read for place in range(self.layout.n_inputs)])
+        return self._leads
+
+    def origin(self, inputs: list[Any], cts: Sequence[Any]) -> Origin:
+        """As long as the forward has not run."""
+        return Origin(False, [value if leads else None for value, leads in zip(inputs, self.leads, strict=True)], cts)
 
     def without_ones(self, cts: list[Any]) -> list[Any]:
         return cts if not cts else [cts[place] for place in self.given]
@@ -241,21 +266,29 @@ def backward_of(layout: Layout, present: Any, ones: Any, targets: Any, leading: 
     return found
 
 
-def backward_for_all(
-    layout: Layout, present: Any, ones: Any, held: tuple[int, ...], forward: Forward | None
-) -> Backward:
+def inputs_of(layout: Layout, slots: Iterable[int]) -> set[int]:
+    """The slots of what is from outside that lead to these."""
+    slots = set(slots)
+    calls = layout.program(slots).eqns
+    return {slot for slot in (*slots, *[slot for call in calls for slot in call.inputs]) if slot < 0}
+
+
+def backward_for_all(layout: Layout, present: Any, ones: Any, held: tuple[int, ...], ran: bool) -> Backward:
     """The backward of everything. Gradients of results that are not held are left out, to be computed when somebody asks
     (see later.py), where what they are computed from takes no more memory than they do.
 
-    forward: how the forward ran; None if it has not.
+    ran: whether the forward has run.
     """
-    key = (present, ones, held, forward)
+    key = (present, ones, held, ran)
     found = layout.for_all.get(key)
     if found is None:
+        calls, touched = reached_from(layout, present)
         targets = {*present, *held}
-        idle = [slot for slot in reached_from(layout, present)[1] if slot >= 0 and slot not in targets]
-        origin = forward.kept if forward is not None else range(-layout.n_inputs, 0)
-        sizes = [bytes_of_all([layout.avals[slot] for slot in slots]) for slots in (origin, idle)]
+        idle = [slot for slot in touched if slot >= 0 and slot not in targets]
+        read = {slot for call in calls for slot in call.kept}
+        needed = [*(read if ran else inputs_of(layout, read))]
+        needed += [slot for slot, known in zip(present, ones, strict=True) if slot in touched and not known]
+        sizes = [bytes_of_all([layout.avals[slot] for slot in slots]) for slots in (needed, idle)]
         found = backward_of(
             layout, present, ones, tuple(sorted(targets)) if idle and sizes[0] <= sizes[1] else None, None
         )

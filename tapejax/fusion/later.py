@@ -10,37 +10,37 @@ Not with several devices: there all processes run the same programs, whoever loo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tapejax.errors import DeletedError
-from tapejax.fusion.fused import Backward, backward_of
+from tapejax.fusion.fused import Backward, Origin, backward_of
 from tapejax.fusion.layout import call_of
 from tapejax.ground.compat import Settings
 from tapejax.ground.placement import is_gone
 from tapejax.ground.where import user_line
 
-if TYPE_CHECKING:
-    from tapejax.fusion.sealed import Origin
-
 
 class Later:
     """The gradients that a backward left out; see `Unasked`.
 
-    numbers: of the identities of the block's results, by call; there: those of what the backward did not leave out; place:
-    how many gradients were ready before these.
-    origin: what it was computed from; cts: what it started with; None once the gradients are computed. settings, device: of
-    jax, at the time.
+    numbers: of the identities of the block's results, by call; there: those of what the backward did not leave out.
+    origin: what these are computed from; None once they are. settings, device: of jax, at the time.
     """
 
-    __slots__ = ("backward", "computed", "cts", "device", "numbers", "origin", "place", "settings", "there")
+    __slots__ = ("backward", "computed", "device", "numbers", "origin", "settings", "there")
 
     def __init__(
-        self, backward: Backward, numbers: Sequence[Any], there: list[int], place: int, origin: Origin, cts: list[Any],
-        settings: Settings, device: Any,
-    ) -> None:  # fmt: skip
-        self.backward, self.numbers, self.there, self.place = backward, numbers, there, place
+        self,
+        backward: Backward,
+        numbers: Sequence[Any],
+        there: list[int],
+        origin: Origin,
+        settings: Settings,
+        device: Any,
+    ) -> None:
+        self.backward, self.numbers, self.there = backward, numbers, there
         self.origin: Origin | None = origin
-        self.cts, self.settings, self.device = cts, settings, device
+        self.settings, self.device = settings, device
         self.computed: dict[int, Any] | None = None
 
     def __len__(self) -> int:
@@ -56,10 +56,13 @@ class Later:
         number = self.numbers[index]
         return number if type(number) is int else number[position]
 
-    def order(self) -> list[int]:
+    def order(self) -> list[tuple[int, bool]]:
         left_out = set(self.backward.left_out)
         there = iter(self.there)
-        return [self._number(slot) if slot in left_out else next(there) for slot in self._everything.outputs]
+        return [
+            (self._number(slot), True) if slot in left_out else (next(there), False)
+            for slot in self._everything.outputs
+        ]
 
     @property
     def _everything(self) -> Backward:
@@ -67,26 +70,27 @@ class Later:
         return backward_of(of.layout, of.present, of.ones, None, None)
 
     def gradients(self) -> dict[int, Any]:
-        origin = self.origin  # before what is computed: it goes after that is there
+        origin = self.origin  # read before what is computed: it goes once that is there
         if self.computed is None:
             assert origin is not None
             everything = self._everything
             with self.settings.at(self.device):
-                found = dict(zip(everything.outputs, self._run(everything, *origin), strict=True))
+                found = dict(zip(everything.outputs, _run(everything, origin), strict=True))
             self.computed = {self._number(slot): found[slot] for slot in self.backward.left_out}
-        self.origin, self.cts = None, []
+        self.origin = None
         return self.computed
 
-    def _run(self, everything: Backward, forward: Any, values: list[Any]) -> list[Any]:
-        if any(map(is_gone, values)):
-            raise DeletedError(
-                "what this gradient would be computed from was donated to a jitted function, or deleted: it is gone",
-                at=user_line(),
-                fix="ask for it before that, or hold its tensor, or name it in wrt: then backward computes it at once",
-            )
-        if forward is None:
-            both = everything.both(())
-            both.together.ask("asked for later")
-            return both.run(values, self.cts)[1]
+
+def _run(everything: Backward, origin: Origin) -> list[Any]:
+    if any(map(is_gone, (*origin.values, *origin.cts))):
+        raise DeletedError(
+            "what this gradient would be computed from was donated to a jitted function, or deleted: it is gone",
+            at=user_line(),
+            fix="ask for it before that, or hold its tensor, or name it in wrt: then backward computes it at once",
+        )
+    if origin.ran:
         everything.together.ask("asked for later")
-        return everything.run(everything.read_from(forward, values), self.cts, None)
+        return everything.run(origin.values, origin.cts, None)
+    both = everything.returning(())
+    both.together.ask("asked for later")
+    return both.run(origin.values, origin.cts)[1]

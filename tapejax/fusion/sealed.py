@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from tapejax.fusion.fused import Backward, Forward, backward_for_all, backward_of, forward_of, look_at
+from tapejax.fusion.fused import Backward, Forward, Origin, backward_for_all, backward_of, forward_of, look_at
 from tapejax.fusion.layout import Layout, layout_of, result_slot, run_each
 from tapejax.ground.caches import table
 from tapejax.ground.placement import Shardings, shardings_of
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tapejax.fusion.block import Block
     from tapejax.plan.policy import Together
 
-Origin = tuple[Forward | None, list[Any]]  # how a forward ran and what it kept; None, and its inputs, if it had not
 PENDING, RAN, CONSUMED = "pending", "ran", "consumed"
 identity_of = attrgetter("identity")
 NONE: Mapping[int, Any] = MappingProxyType({})
@@ -255,10 +254,10 @@ class Sealed:
         """That of everything, some of which may be left out."""
         now = self.now
         if now.state is PENDING:
-            return backward_for_all(self.layout, present, ones, self.layout.choose(tuple(self.held())), None)
+            return backward_for_all(self.layout, present, ones, self.layout.choose(tuple(self.held())), False)
         if now.kept is None or now.errors:  # the actions have it
             return backward_of(self.layout, present, ones, None, None)
-        return backward_for_all(self.layout, present, ones, now.held, now.forward)
+        return backward_for_all(self.layout, present, ones, now.held, True)
 
     def go_back(
         self, block: Block, backward: Backward, cts: list[Any], *, alone: bool, leaves_out: bool
@@ -274,7 +273,7 @@ class Sealed:
                 inputs = [tensor.held for tensor in self.now.inputs]
                 results, gradients = both.run(inputs, cts)
                 self.consume(block, held, both.places, results)
-                return backward, gradients, (None, inputs)
+                return backward, gradients, backward.origin(inputs, cts)
             self.compute(block)
             if leaves_out and backward.left_out:
                 backward = self.backward_for_all(backward.present, backward.ones)
@@ -283,11 +282,10 @@ class Sealed:
         values = self.read_by(backward)
         if values is None:
             return None
-        now = self.now
-        gradients = backward.run(values, cts, now.shardings)
+        gradients = backward.run(values, cts, self.now.shardings)
         if alone:
             self.use_up()
-        return backward, gradients, (now.forward, now.kept or [])
+        return backward, gradients, Origin(True, values, cts)
 
     def _instead(self, block: Block, held: dict[int, Tensor], backward: Backward) -> Iterator[Together]:
         """What would run if its forward and its backward were two programs; looked at only as long as that is open."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from tapejax.fusion.fused import Backward
+from tapejax.fusion.fused import Backward, Origin
 from tapejax.fusion.later import Later
 from tapejax.fusion.layout import Layout
-from tapejax.fusion.sealed import CONSUMED, ONES, PENDING, RAN, Origin, Sealed, in_order
+from tapejax.fusion.sealed import CONSUMED, ONES, PENDING, RAN, Sealed, in_order
 from tapejax.ground.compat import looks_for_nonfinite
 from tapejax.tape.switch import fusion
 from tapejax.tape.tape import Tape
@@ -71,7 +71,7 @@ def _there_and_back(
         results, gradients = run(inputs, [])
     except Exception:
         return None  # the long way, so that what fails is named
-    grads = _filed(block, sealed, root, numbers, places, both.backward, gradients, (None, inputs))
+    grads = _filed(block, sealed, root, numbers, places, both.backward, gradients, inputs)
     tape.restart(by="backward()")  # before it is used up: an interrupt must not leave a tape that looks whole
     sealed.consume(block, held, both.places, results)
     return grads
@@ -86,7 +86,7 @@ def _back(
         if now.kept is None or now.errors:
             slots = None
         else:
-            there = (now.held, now.forward)
+            there = (now.held, True)
     found = _known(sealed.layout, sealed.slot_of(root.number), slots, there, pending=False)
     seed = ONES.get((root.kind, root.held.sharding))
     if found is None or seed is None:
@@ -99,7 +99,7 @@ def _back(
         gradients = backward.run(values, [seed], now.shardings)
     except Exception:
         return None
-    grads = _filed(block, sealed, root, numbers, places, backward, gradients, (now.forward, now.kept or []), [seed])
+    grads = _filed(block, sealed, root, numbers, places, backward, gradients, Origin(True, values, [seed]))
     if numbers is None:
         grads.ready[root.number] = jnp.array(seed)  # the caller's own
     tape.restart(by="backward()")
@@ -112,14 +112,14 @@ def _known(layout: Layout, start: int | None, slots: Any, held: Any, *, pending:
 
     start: the root's slot; slots: those that are wanted, None for all, UNHELD_LATER for all, some of which may be left out;
     held: the slots of results that somebody holds, if the forward is pending; if it has run and gradients are left out: those
-    that somebody held then, and how it ran.
+    that somebody held then, and True.
     """
     found = layout.steps.get((start, slots, held))
     if found is None:
         given = (start,), (pending,)  # ones that are pending too are part of the program
         wanted = {slot for slot in slots if slot is not None} if type(slots) is tuple else ()
         if slots is UNHELD_LATER:
-            backward = layout.for_all.get((*given, *((layout.choose(held), None) if pending else held)))
+            backward = layout.for_all.get((*given, *((layout.choose(held), False) if pending else held)))
         else:
             backward = layout.backwards.get((*given, *((None, None) if slots is None else (in_order(wanted), ()))))
         if backward is None or start in wanted:
@@ -133,16 +133,19 @@ def _known(layout: Layout, start: int | None, slots: Any, held: Any, *, pending:
 
 def _filed(
     block: Block, sealed: Sealed, root: Tensor, numbers: list[int] | None, places: list[Any], backward: Backward,
-    gradients: list[Any], origin: Origin, cts: Sequence[Any] = (),
+    gradients: list[Any], origin: Origin | list[Any],
 ) -> Gradients:  # fmt: skip
-    """A map of gradients; the root's is the first, as it is where the loop adds up."""
+    """A map of gradients; the root's is the first, as it is where the loop adds up.
+
+    origin: what they were computed from: the block's inputs, if its forward had not run.
+    """
     grads, start = Gradients(), root.number
     if numbers is None:
         there = sealed.numbers_of(backward.outputs)
         grads.ready = {start: None, **dict(zip(there, gradients, strict=True))}
         if backward.left_out:
-            left = Later(backward, sealed.number, there, 1, origin, list(cts), block.settings, block.state[1])
-            grads.unasked = [left]
+            origin = backward.origin(origin, ()) if type(origin) is list else origin
+            grads.unasked = [(1, Later(backward, sealed.number, there, origin, block.settings, block.state[1]))]
     else:
         grads.ready = {n: gradients[place] for n, place in zip(numbers, places, strict=True) if place is not None}
     grads.requested = {"roots": [start], "wrt": numbers}

@@ -51,14 +51,14 @@
     each(Plan, settings) each(Plan, special) each(Plan, wrt)                                                           \
     each(Executable, jitted) each(Executable, last_use)                                                                \
     each(Gradients, ready) each(Gradients, unasked) each(Gradients, requested)                                         \
-    each(Later, backward) each(Later, numbers) each(Later, there) each(Later, place) each(Later, origin)               \
-    each(Later, cts) each(Later, settings) each(Later, device) each(Later, computed)
+    each(Later, backward) each(Later, numbers) each(Later, there) each(Later, origin) each(Later, settings)            \
+    each(Later, device) each(Later, computed)
 
 /* Names of attributes and methods. */
 #define WORDS(each)                                                                                                    \
     each(acquire) each(backward) each(bring) each(consume) each(is_plain) each(last) each(left_out) each(log)          \
-    each(n_inputs) each(order) each(outputs) each(places) each(program) each(reason) each(release) each(roots)         \
-    each(steps) each(together) each(token) each(value) each(values) each(weak) each(wrt) each(LIMIT)
+    each(n_inputs) each(order) each(origin) each(outputs) each(places) each(program) each(reason) each(release)        \
+    each(roots) each(steps) each(together) each(token) each(value) each(values) each(weak) each(wrt) each(LIMIT)
 
 #define DECLARE_OBJECT(name) PyObject *name;
 #define DECLARE_SLOT(owner, name) Py_ssize_t owner##_##name;

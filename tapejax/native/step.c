@@ -253,22 +253,21 @@ end:
 /* The gradients that were left out: `Later`, as `_filed` makes it. */
 static PyObject *later(PyObject *block, PyObject *sealed, PyObject *backward, PyObject *there, PyObject *values)
 {
-    PyObject *left = NEW(Later), *none = PyList_New(0), *place = PyLong_FromLong(1), *origin = PyTuple_Pack(2, Py_None, values);
-    if (left != NULL && none != NULL && place != NULL && origin != NULL) {
+    PyObject *left = NEW(Later), *nothing = PyTuple_New(0), *origin = NULL;
+    if (nothing != NULL)
+        origin = PyObject_CallMethodObjArgs(backward, word.origin, values, nothing, NULL);
+    if (left != NULL && origin != NULL) {
         GET(left, Later_backward) = Py_NewRef(backward);
         GET(left, Later_numbers) = Py_NewRef(GET(sealed, Sealed_number));
         GET(left, Later_there) = Py_NewRef(there);
-        GET(left, Later_place) = Py_NewRef(place);
         GET(left, Later_origin) = Py_NewRef(origin);
-        GET(left, Later_cts) = Py_NewRef(none);
         GET(left, Later_settings) = Py_NewRef(GET(block, Block_settings));
         GET(left, Later_device) = Py_NewRef(PyTuple_GET_ITEM(GET(block, Block_state), 1));
         GET(left, Later_computed) = Py_NewRef(Py_None);
     }
     else
         Py_CLEAR(left);
-    Py_XDECREF(none);
-    Py_XDECREF(place);
+    Py_XDECREF(nothing);
     Py_XDECREF(origin);
     return left;
 }
@@ -290,8 +289,10 @@ static int file_all(PyObject *ready, PyObject *unasked, PyObject *block, PyObjec
     }
     if (done == 0 && PyTuple_GET_SIZE(left_out) > 0) {
         PyObject *left = later(block, sealed, backward, there, values);
-        done = left == NULL ? -1 : PyList_Append(unasked, left);
+        PyObject *one = left == NULL ? NULL : Py_BuildValue("(iO)", 1, left);
+        done = one == NULL ? -1 : PyList_Append(unasked, one);
         Py_XDECREF(left);
+        Py_XDECREF(one);
     }
     Py_XDECREF(outputs);
     Py_XDECREF(left_out);

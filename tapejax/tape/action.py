@@ -119,7 +119,7 @@ class Request:
 
     wanted: the numbers of the identities whose gradients are wanted; None for all.
     alone: nobody needs the actions again. only_ops: none of them is somebody's own, which may read any gradient.
-    unasked: takes gradients that may wait until somebody asks for one; None: all are computed now.
+    unasked: takes gradients that may wait until somebody asks for one, as in Gradients; None: all are computed now.
     """
 
     __slots__ = ("alone", "only_ops", "unasked", "wanted")

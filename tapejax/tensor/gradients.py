@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 
 from tapejax.errors import ArgumentError, DeletedError, GradientMismatchError, MissingGradientError
 from tapejax.ground.accumulation import added
-from tapejax.ground.placement import local_part
+from tapejax.ground.placement import is_gone, local_part
 from tapejax.ground.where import user_line
 from tapejax.tape import cuts
 from tapejax.tape.action import TensorId
@@ -22,16 +22,15 @@ ROWS = 60  # that are printed
 
 
 class Unasked(Protocol):
-    """Gradients that are computed when one of them is asked for; place: how many were ready before them."""
-
-    place: int
+    """Gradients that are computed when one of them is asked for."""
 
     def __contains__(self, number: int) -> bool: ...
 
     def __len__(self) -> int: ...
 
-    def order(self) -> list[int]:
-        """The numbers of these and of those that were computed with them, in the order in which going back finds them."""
+    def order(self) -> list[tuple[int, bool]]:
+        """The numbers of these and of those that were computed with them, in the order in which going back finds them; and
+        whether it is one of these."""
         ...
 
     def gradients(self) -> dict[int, Any]: ...
@@ -52,30 +51,41 @@ class Gradients:
 
     def __init__(self) -> None:
         self.ready: dict[int, Any] = {}
-        self.unasked: list[Unasked] = []  # gradients that are computed when somebody asks for one of them
+        self.unasked: list[tuple[int, Unasked]] = []  # each with how many were ready before it
         self.requested: dict[str, Any] = {}  # what backward was asked, for `explain`
 
     @property
     def sums(self) -> dict[int, Any]:
         """All gradients, by number, in the order in which going back finds them."""
         if self.unasked:
-            ready = list(self.ready.items())
-            found: dict[int, Any] = {}
-            before = 0
-            for one in self.unasked:
-                found.update(ready[before : one.place])
-                computed = one.gradients()
-                for number in one.order():
-                    value = computed[number] if number in computed else self.ready.get(number)
-                    if value is not None:  # it may have been removed
-                        found[number] = value
-                before = one.place
-            self.ready, self.unasked = found | self.ready, []
+            computed = dict(self.ready)
+            for _, one in self.unasked:
+                computed.update(one.gradients())
+            self.ready, self.unasked = {number: computed[number] for number in self._numbers()}, []
         return self.ready
 
     @sums.setter
     def sums(self, sums: dict[int, Any]) -> None:
         self.ready, self.unasked = sums, []
+
+    def _numbers(self) -> Iterable[int]:
+        """Those of all gradients, in the same order; nothing is computed."""
+        if not self.unasked:
+            return self.ready
+        ready = list(self.ready)
+        found: dict[int, None] = {}
+        before = 0
+        for place, one in self.unasked:
+            found.update(dict.fromkeys(ready[before:place]))
+            found.update(dict.fromkeys([number for number, waits in one.order() if waits or number in self.ready]))
+            before = place
+        found.update(dict.fromkeys(ready))
+        return found
+
+    def __copy__(self) -> Gradients:
+        made = type(self)()
+        made.ready, made.unasked, made.requested = dict(self.ready), list(self.unasked), self.requested
+        return made
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         return None, {"ready": self.sums, "unasked": [], "requested": self.requested}
@@ -84,8 +94,11 @@ class Gradients:
         """The gradient, which may be computed now; None if there is none."""
         found = self.ready.get(number)
         if found is None and self.unasked:
-            found = next((one.gradients()[number] for one in self.unasked if number in one), None)
+            found = next((one.gradients()[number] for _, one in self.unasked if number in one), None)
         return found
+
+    def _waits(self, number: int) -> bool:
+        return any([number in one for _, one in self.unasked])
 
     def get(self, key: Tensor | TensorId, default: Any = None) -> Any:
         """The gradient, or `default`."""
@@ -95,12 +108,12 @@ class Gradients:
     def remove(self, key: Tensor | TensorId, default: Any = None) -> Any:
         """Take the gradient out and return it, or `default`."""
         number = _number(key)
+        if self._waits(number):
+            return self.sums.pop(number)
         if self.unasked and number in self.ready:
-            place = list(self.ready).index(number)
-            for one in self.unasked:
-                one.place -= one.place > place
-            return self.ready.pop(number)
-        return self.sums.pop(number, default)
+            before = list(self.ready).index(number)
+            self.unasked = [(place - (place > before), one) for place, one in self.unasked]
+        return self.ready.pop(number, default)
 
     def insert(self, key: Tensor | TensorId, gradient: Any) -> None:
         """File a gradient; add it to the one that is there already, which must be alike."""
@@ -117,9 +130,10 @@ class Gradients:
 
     def add(self, number: int, gradient: Any) -> None:
         """`insert` by number, for actions: no conversion."""
-        before = self.sums.get(number)
+        sums = self.sums if self._waits(number) else self.ready
+        before = sums.get(number)
         if before is None:
-            self.sums[number] = gradient
+            sums[number] = gradient
             return
         if before.shape != gradient.shape or before.dtype != gradient.dtype:
             raise GradientMismatchError(
@@ -128,7 +142,7 @@ class Gradients:
                 action=f"insert(TensorId({number}), ...)",
                 fix="the gradients of one tensor have its own shape and dtype; sum over broadcast axes, convert the dtype",
             )
-        self.sums[number] = added(before, gradient)
+        sums[number] = added(before, gradient)
 
     def replace(self, number: int, gradient: Any) -> None:
         """Put another gradient in the place of one that is there, for hooks."""
@@ -186,13 +200,13 @@ class Gradients:
         if not isinstance(key, (Tensor, TensorId)):
             return False
         number = _number(key)
-        return number in self.ready or any([number in one for one in self.unasked])
+        return number in self.ready or self._waits(number)
 
     def __len__(self) -> int:
-        return len(self.ready) + sum([len(one) for one in self.unasked])
+        return len(self.ready) + sum([len(one) for _, one in self.unasked])
 
     def __iter__(self) -> Iterator[TensorId]:
-        return (TensorId(number) for number in self.sums)
+        return (TensorId(number) for number in self._numbers())
 
     def keys(self) -> list[TensorId]:
         return list(self)
@@ -282,6 +296,8 @@ def _short(value: Any) -> str:
     value = value.value if isinstance(value, Tensor) else value
     if isinstance(value, Tracer):
         return ""
+    if is_gone(value):
+        return "deleted"
     here, part = local_part(value)
     text = " ".join(np.array2string(here, separator=", ", threshold=8, edgeitems=2, precision=5).split())
     return f"{text} ({part})" if part else text

@@ -5,6 +5,7 @@
 import copy
 import gc
 import pickle
+import sys
 import threading
 import weakref
 
@@ -76,7 +77,7 @@ def test_they_are_what_jax_finds(looked_at):
     dx, dw, on_the_way = judge()
     for _ in range(VISITS):
         x, w, names, loss, grads = step(looked_at)
-        assert [type(one) for one in grads.unasked] == [Later]
+        assert [type(one) for _, one in grads.unasked] == [Later]
         close(grads[x], dx)
         close(grads[w], dw)
         assert len(grads.ready) == 3, "only what can be named was computed"
@@ -250,6 +251,136 @@ def test_what_it_needs_is_gone():
             assert "and 12 that can no longer be computed" in repr(grads)
             assert names[0] in grads
             assert len(grads) == 15
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_a_gradient_that_it_starts_from_is_gone(monkeypatch, blocks):
+    monkeypatch.setattr(policy, "START", 1e5)
+    tj.clear_plans()
+    for _ in range(VISITS):
+        x, seed = leaf(data(8)), jnp.float32(2)
+        h = tnp.sin(x)
+        name = tj.TensorId(h.number)
+        for _ in range(130 * blocks - 125):
+            h = tnp.sin(h) * 1.01
+        loss = h.sum()
+        del h
+        grads = tj.backward(loss, seed)
+        size = len(grads)
+        if blocks == 1:
+            seed.delete()
+        else:
+            grads.ready[min(set(grads.ready) - {x.number})].delete()  # between two blocks
+        with pytest.raises(DeletedError):
+            grads[name]
+        assert "can no longer be computed" in repr(grads)
+        assert len(grads) == len(list(grads)) == size
+
+
+def test_what_does_not_lead_to_it_is_not_needed():
+    """An input that the block has for something else may be gone, and is not kept."""
+    for _ in range(VISITS):
+        with tj.Tape():
+            x, other = leaf(data(8)), leaf(data(8))
+            aside = tnp.tanh(other * other)
+            h = tnp.sin(x)
+            name = tj.TensorId(h.number)
+            loss = (tnp.sin(h) * 1.5).sum()
+            del h
+            grads = tj.backward(loss)
+        assert aside.shape == (8,)
+        alive = weakref.ref(other.value)
+        del aside, other
+        gc.collect()
+        assert alive() is None
+        close(grads[name], 1.5 * jnp.cos(jnp.sin(x.value)))
+
+
+def test_an_input_that_no_call_reads():
+    """A call that could not be deferred after all: one of its operands is being traced."""
+    x, y, other = leaf(data(8)), leaf(data(8, seed=1)), tj.tensor(data(8))
+
+    def of(traced):
+        h = tnp.sin(y)
+        other * tj.tensor(traced)
+        loss = (tnp.sin(h) * x).sum()
+        del h
+        return tj.backward(loss)[x]
+
+    for _ in range(VISITS):
+        expected = jnp.sin(jnp.sin(y.value))
+        close(jax.jit(of)(jnp.ones(8)), expected)
+        close(jax.vmap(of, out_axes=None)(jnp.ones((2, 8))), expected)
+
+
+def test_what_is_kept_besides_counts(monkeypatch):
+    """A large parameter read in two blocks: its gradient so far would be kept for a few small ones."""
+    monkeypatch.setattr(policy, "START", 1e5)
+    tj.clear_plans()
+    first = tj.lift(lambda table: table[0])
+    for _ in range(VISITS):
+        table = leaf(np.ones((1000, 8)))
+        h = first(table)
+        for at in range(200):
+            h = tnp.sin(h) * 0.5
+            if at == 190:
+                h = h + first(table)
+        loss = h.sum()
+        del h
+        grads = tj.backward(loss)
+        kept = [
+            value for _, one in grads.unasked for value in (*one.origin.values, *one.origin.cts) if value is not None
+        ]
+        assert sum(value.nbytes for value in kept if value is not table.value) < 10_000
+        assert len(grads) == 403 + 2
+
+
+def test_threads_that_ask_at_once():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(30):
+            x = leaf(data(8))
+            h = tnp.sin(x)
+            name = tj.TensorId(h.number)
+            loss = (tnp.sin(h) * 1.5).sum()
+            del h
+            grads = tj.backward(loss, 2.0)
+            expected, found = 3.0 * jnp.cos(jnp.sin(x.value)), []
+            together = threading.Barrier(8)
+
+            def ask():
+                together.wait(60)
+                found.append(np.asarray(grads[name]))
+
+            threads = [threading.Thread(target=ask) for _ in range(8)]
+            [thread.start() for thread in threads]
+            [thread.join(60) for thread in threads]
+            assert len(found) == 8
+            [close(one, expected) for one in found]
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_what_is_there_needs_nothing_else():
+    """With what the others are computed from gone: all that does not ask for them works."""
+    for _ in range(VISITS):
+        x, w, names, loss, grads = step()
+        dx, other = jnp.array(grads[x]), leaf([1.0])
+        order = [id.number for id in grads]
+        w.value.delete()
+        grads.insert(x, dx)
+        close(grads[x], 2 * dx)
+        grads.insert(other, [3.0])
+        assert grads.remove(tj.TensorId(), "none") == "none"
+        again = copy.copy(grads)
+        assert [id.number for id in again] == [*order, other.number]
+        assert names[0] in again
+        close(again[loss], 1.0)
+        again.remove(x)
+        close(grads[x], 2 * dx)
+        with pytest.raises(DeletedError):
+            grads.insert(names[0], judge()[2][0])
 
 
 def test_one_that_is_not_there_is_still_missing():
