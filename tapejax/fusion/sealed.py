@@ -255,7 +255,7 @@ class Sealed:
         now = self.now
         if now.state is PENDING:
             return backward_for_all(self.layout, present, ones, self.layout.choose(tuple(self.held())), False)
-        if now.kept is None or now.errors:  # the actions have it
+        if now.errors:
             return backward_of(self.layout, present, ones, None, None)
         return backward_for_all(self.layout, present, ones, now.held, True)
 

@@ -83,10 +83,7 @@ def _back(
     """Backward alone: the forward has run, since somebody looked at a result."""
     now, there = sealed.now, None
     if slots is UNHELD_LATER:
-        if now.kept is None or now.errors:
-            slots = None
-        else:
-            there = (now.held, True)
+        slots, there = (None, None) if now.errors else (slots, (now.held, True))
     found = _known(sealed.layout, sealed.slot_of(root.number), slots, there, pending=False)
     seed = ONES.get((root.kind, root.held.sharding))
     if found is None or seed is None:

@@ -211,7 +211,7 @@ def kept():
     plans = [plan for op in ops for plan in op.plans.values()]
     shared = [x, y, x.kind, y.kind, *ops, *plans, *map(type, plans), current_scope(), True, False, None, tj.Tensor]
     gc.freeze()
-    works = {step: 300, step_for_all: 300, without_recording: 300, errors: 30, several: 200, long: 20}
+    works = {step: 300, step_for_all: 300, without_recording: 300, errors: 90, several: 200, long: 20}
     found = {}
     for work, times in works.items():
         rounds = [growth(work, times, shared) for _ in range(4)]
