@@ -49,8 +49,8 @@ def backward(
     1. A root that needs no gradient, or that another tape holds, is refused; the tape stays as it was.
     2. Each root starts with its seed, or with ones.
     3. The tape is taken, and its actions run in strict reverse order.
-    4. A fresh Gradients is returned. `wrt` keeps only these, drops the rest as soon as it is used,
-       and runs only what leads to them. `retain_tape=True` leaves the tape as it was.
+    4. A fresh Gradients is returned; what nobody holds has a gradient too, computed when somebody asks for it.
+       `wrt` keeps only these, drops the rest as soon as it is used, and runs only what leads to them. `retain_tape=True` leaves the tape as it was.
        `create_graph=True` also records the pass at the end of the tape: the gradients are Tensors
        that can be differentiated again.
     5. An action that fails stops the pass with a BackwardError that has lost nothing.

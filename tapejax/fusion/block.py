@@ -219,8 +219,9 @@ class Block(Composite):
             sealed = self.seal()
             if sealed.state is CONSUMED:
                 return False  # its actions say so
-            unasked = None if self.several or not asked.alone or looks_for_nonfinite() else asked.unasked
-            backward, there = sealed.backward(sums, asked, unasked is not None)
+            unasked = asked.unasked
+            leaves_out = unasked is not None and asked.alone and not (self.several or looks_for_nonfinite())
+            backward, there = sealed.backward(sums, asked, leaves_out)
             cts = [sums[number] for number in there]
             if any([isinstance(ct, jax.core.Tracer) for ct in cts]):
                 return False
@@ -228,7 +229,7 @@ class Block(Composite):
                 sealed.compute(self)
             try:
                 with self.running():
-                    went = sealed.go_back(self, backward, cts, alone=asked.alone, leaves_out=unasked is not None)
+                    went = sealed.go_back(self, backward, cts, alone=asked.alone, leaves_out=leaves_out)
             except Exception:
                 return False  # one by one, so that the one that fails is named
         if went is None:
@@ -236,7 +237,7 @@ class Block(Composite):
         backward, gradients, origin = went
         numbers, place = sealed.numbers_of(backward.outputs), len(sums)
         sums.update(zip(numbers, gradients, strict=True))
-        if unasked is not None and backward.left_out:
+        if unasked is not None and backward.left_out:  # which it is only where that was allowed
             unasked.append((place, Later(backward, sealed.number, numbers, origin, self.settings, self.state[1])))
         if asked.wanted is not None:
             for number, slot in zip(there, backward.present, strict=True):

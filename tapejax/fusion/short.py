@@ -40,11 +40,12 @@ def step(block: Block, root: Tensor, wrt: Sequence[Tensor] | None, tape: Tape) -
         state = sealed.now.state
         if state is CONSUMED or sealed.actions is not None or (state is RAN and root.slot is not None):
             return None  # the last: an interrupt came before the root got its value
-        numbers = None
-        slots: Any = None if block.several or looks_for_nonfinite() else UNHELD_LATER
+        numbers = slots = None
         if wrt is not None:
             numbers = [id if type(id := x.identity) is int else id.number for x in wrt]
             slots = _slots_of(numbers, outside, sealed)
+        elif not (block.several or looks_for_nonfinite()):
+            slots = UNHELD_LATER
         return (_there_and_back if state is PENDING else _back)(block, sealed, root, numbers, slots, tape)
 
 
@@ -71,7 +72,8 @@ def _there_and_back(
         results, gradients = run(inputs, [])
     except Exception:
         return None  # the long way, so that what fails is named
-    grads = _filed(block, sealed, root, numbers, places, both.backward, gradients, inputs)
+    origin = both.backward.origin(inputs, ()) if numbers is None else None
+    grads = _filed(block, sealed, root, numbers, places, both.backward, gradients, origin)
     tape.restart(by="backward()")  # before it is used up: an interrupt must not leave a tape that looks whole
     sealed.consume(block, held, both.places, results)
     return grads
@@ -130,18 +132,14 @@ def _known(layout: Layout, start: int | None, slots: Any, held: Any, *, pending:
 
 def _filed(
     block: Block, sealed: Sealed, root: Tensor, numbers: list[int] | None, places: list[Any], backward: Backward,
-    gradients: list[Any], origin: Origin | list[Any],
+    gradients: list[Any], origin: Origin | None,
 ) -> Gradients:  # fmt: skip
-    """A map of gradients; the root's is the first, as it is where the loop adds up.
-
-    origin: what they were computed from: the block's inputs, if its forward had not run.
-    """
+    """A map of gradients; the root's is the first, as it is where the loop adds up."""
     grads, start = Gradients(), root.number
     if numbers is None:
         there = sealed.numbers_of(backward.outputs)
         grads.ready = {start: None, **dict(zip(there, gradients, strict=True))}
-        if backward.left_out:
-            origin = backward.origin(origin, ()) if type(origin) is list else origin
+        if backward.left_out and origin is not None:
             grads.unasked = [(1, Later(backward, sealed.number, there, origin, block.settings, block.state[1]))]
     else:
         grads.ready = {n: gradients[place] for n, place in zip(numbers, places, strict=True) if place is not None}
