@@ -23,22 +23,22 @@ from tapejax.ground.where import user_line
 class Later:
     """The gradients that a backward left out; see `Unasked`.
 
-    numbers: of the identities of the block's results, by call; there: those of what the backward did not leave out.
+    results: the numbers of the identities of the block's results, by call; there: those of what the backward did not leave out.
     origin: what these are computed from; None once they are. settings, device: of jax, at the time.
     """
 
-    __slots__ = ("backward", "computed", "device", "numbers", "origin", "settings", "there")
+    __slots__ = ("backward", "computed", "device", "origin", "results", "settings", "there")
 
     def __init__(
         self,
         backward: Backward,
-        numbers: Sequence[Any],
+        results: Sequence[Any],
         there: list[int],
         origin: Origin,
         settings: Settings,
         device: Any,
     ) -> None:
-        self.backward, self.numbers, self.there = backward, numbers, there
+        self.backward, self.results, self.there = backward, results, there
         self.origin: Origin | None = origin
         self.settings, self.device = settings, device
         self.computed: dict[int, Any] | None = None
@@ -46,14 +46,12 @@ class Later:
     def __len__(self) -> int:
         return len(self.backward.left_out)
 
-    def __contains__(self, number: int) -> bool:
-        if self.backward.layout.is_plain and number not in self.numbers:
-            return False
-        return any([self._number(slot) == number for slot in self.backward.left_out])
+    def numbers(self) -> list[int]:
+        return [self._number(slot) for slot in self.backward.left_out]
 
     def _number(self, slot: int) -> int:
         index, position = call_of(slot)
-        number = self.numbers[index]
+        number = self.results[index]
         return number if type(number) is int else number[position]
 
     def order(self) -> list[tuple[int, bool]]:

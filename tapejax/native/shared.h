@@ -50,8 +50,8 @@
     each(Plan, all_wrt) each(Plan, bare) each(Plan, drops) each(Plan, out_kinds) each(Plan, records)                   \
     each(Plan, settings) each(Plan, special) each(Plan, wrt)                                                           \
     each(Executable, jitted) each(Executable, last_use)                                                                \
-    each(Gradients, ready) each(Gradients, unasked) each(Gradients, requested)                                         \
-    each(Later, backward) each(Later, numbers) each(Later, there) each(Later, origin) each(Later, settings)            \
+    each(Gradients, ready) each(Gradients, unasked) each(Gradients, index) each(Gradients, requested)                  \
+    each(Later, backward) each(Later, results) each(Later, there) each(Later, origin) each(Later, settings)            \
     each(Later, device) each(Later, computed)
 
 /* Names of attributes and methods. */

@@ -258,7 +258,7 @@ static PyObject *later(PyObject *block, PyObject *sealed, PyObject *backward, Py
         origin = PyObject_CallMethodObjArgs(backward, word.origin, values, nothing, NULL);
     if (left != NULL && origin != NULL) {
         GET(left, Later_backward) = Py_NewRef(backward);
-        GET(left, Later_numbers) = Py_NewRef(GET(sealed, Sealed_number));
+        GET(left, Later_results) = Py_NewRef(GET(sealed, Sealed_number));
         GET(left, Later_there) = Py_NewRef(there);
         GET(left, Later_origin) = Py_NewRef(origin);
         GET(left, Later_settings) = Py_NewRef(GET(block, Block_settings));
@@ -326,6 +326,7 @@ static PyObject *filed(PyObject *block, PyObject *sealed, PyObject *start, PyObj
             done = PyDict_SetItem(requested, word.roots, roots) || PyDict_SetItem(requested, word.wrt, numbers);
         GET(grads, Gradients_ready) = Py_NewRef(ready);
         GET(grads, Gradients_unasked) = Py_NewRef(unasked);
+        GET(grads, Gradients_index) = Py_NewRef(Py_None);
         GET(grads, Gradients_requested) = Py_NewRef(requested);
     }
     if (done != 0)

@@ -24,9 +24,9 @@ ROWS = 60  # that are printed
 class Unasked(Protocol):
     """Gradients that are computed when one of them is asked for."""
 
-    def __contains__(self, number: int) -> bool: ...
-
     def __len__(self) -> int: ...
+
+    def numbers(self) -> list[int]: ...
 
     def order(self) -> list[tuple[int, bool]]:
         """The numbers of these and of those that were computed with them, in the order in which going back finds them; and
@@ -47,11 +47,12 @@ class Gradients:
     Array([4., 6.], dtype=float32)
     """
 
-    __slots__ = ("ready", "requested", "unasked")
+    __slots__ = ("index", "ready", "requested", "unasked")
 
     def __init__(self) -> None:
         self.ready: dict[int, Any] = {}
         self.unasked: list[tuple[int, Unasked]] = []  # each with how many were ready before it
+        self.index: dict[int, Unasked] | None = None  # of those, once somebody has looked for one
         self.requested: dict[str, Any] = {}  # what backward was asked, for `explain`
 
     @property
@@ -61,12 +62,12 @@ class Gradients:
             computed = dict(self.ready)
             for _, one in self.unasked:
                 computed.update(one.gradients())
-            self.ready, self.unasked = {number: computed[number] for number in self._numbers()}, []
+            self.sums = {number: computed[number] for number in self._numbers()}
         return self.ready
 
     @sums.setter
     def sums(self, sums: dict[int, Any]) -> None:
-        self.ready, self.unasked = sums, []
+        self.ready, self.unasked, self.index = sums, [], None
 
     def _numbers(self) -> Iterable[int]:
         """Those of all gradients, in the same order; nothing is computed."""
@@ -88,17 +89,23 @@ class Gradients:
         return made
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        return None, {"ready": self.sums, "unasked": [], "requested": self.requested}
+        return None, {"ready": self.sums, "unasked": [], "index": None, "requested": self.requested}
 
     def _found(self, number: int) -> Any:
         """The gradient, which may be computed now; None if there is none."""
         found = self.ready.get(number)
-        if found is None and self.unasked:
-            found = next((one.gradients()[number] for _, one in self.unasked if number in one), None)
+        if found is None and (one := self._waiting(number)) is not None:
+            found = one.gradients()[number]
         return found
 
-    def _waits(self, number: int) -> bool:
-        return any([number in one for _, one in self.unasked])
+    def _waiting(self, number: int) -> Unasked | None:
+        """What a gradient is part of, if it is computed when it is asked for."""
+        if not self.unasked:
+            return None
+        index = self.index
+        if index is None:
+            index = self.index = {number: one for _, one in self.unasked for number in one.numbers()}
+        return index.get(number)
 
     def get(self, key: Tensor | TensorId, default: Any = None) -> Any:
         """The gradient, or `default`."""
@@ -108,7 +115,7 @@ class Gradients:
     def remove(self, key: Tensor | TensorId, default: Any = None) -> Any:
         """Take the gradient out and return it, or `default`."""
         number = _number(key)
-        if self._waits(number):
+        if self._waiting(number) is not None:
             return self.sums.pop(number)
         if self.unasked and number in self.ready:
             before = list(self.ready).index(number)
@@ -130,7 +137,7 @@ class Gradients:
 
     def add(self, number: int, gradient: Any) -> None:
         """`insert` by number, for actions: no conversion."""
-        sums = self.sums if self._waits(number) else self.ready
+        sums = self.ready if self._waiting(number) is None else self.sums
         before = sums.get(number)
         if before is None:
             sums[number] = gradient
@@ -200,7 +207,7 @@ class Gradients:
         if not isinstance(key, (Tensor, TensorId)):
             return False
         number = _number(key)
-        return number in self.ready or self._waits(number)
+        return number in self.ready or self._waiting(number) is not None
 
     def __len__(self) -> int:
         return len(self.ready) + sum([len(one) for _, one in self.unasked])

@@ -148,9 +148,11 @@ def test_many_blocks(monkeypatch):
                 value = getattr(jnp, OPS[at % 12])(value) * 0.3
             close(grads[names[since - 1]], jax.grad(rest)(value, since))
         assert len(grads.ready) < 20
-        order = [id.number for id in grads]
-        assert order == sorted(order, reverse=True)
-        assert order[-1] == x.number
+        each = {id.number: grads[id] for id in grads}
+        assert list(each) == sorted(each, reverse=True)
+        assert list(each)[-1] == x.number
+        for id, gradient in grads.items():
+            assert gradient is each[id.number]
 
 
 def test_what_takes_more_memory_to_keep_is_computed_at_once():
