@@ -94,17 +94,20 @@ class Gradients:
     def _found(self, number: int) -> Any:
         """The gradient, which may be computed now; None if there is none."""
         found = self.ready.get(number)
-        if found is None and (one := self._waiting(number)) is not None:
-            found = one.gradients()[number]
+        if found is None:
+            one = self._waiting(number)
+            found = (
+                one.gradients()[number] if one is not None else self.ready.get(number)
+            )  # another thread asked for all
         return found
 
     def _waiting(self, number: int) -> Unasked | None:
         """What a gradient is part of, if it is computed when it is asked for."""
-        if not self.unasked:
+        unasked, index = self.unasked, self.index
+        if not unasked:
             return None
-        index = self.index
         if index is None:
-            index = self.index = {number: one for _, one in self.unasked for number in one.numbers()}
+            index = self.index = {number: one for _, one in unasked for number in one.numbers()}
         return index.get(number)
 
     def get(self, key: Tensor | TensorId, default: Any = None) -> Any:
@@ -207,7 +210,7 @@ class Gradients:
         if not isinstance(key, (Tensor, TensorId)):
             return False
         number = _number(key)
-        return number in self.ready or self._waiting(number) is not None
+        return number in self.ready or self._waiting(number) is not None or number in self.ready  # see _found
 
     def __len__(self) -> int:
         return len(self.ready) + sum([len(one) for _, one in self.unasked])

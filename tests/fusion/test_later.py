@@ -366,6 +366,21 @@ def test_threads_that_ask_at_once():
         sys.setswitchinterval(interval)
 
 
+def test_another_thread_asks_for_all_meanwhile(monkeypatch):
+    waiting = tj.Gradients._waiting
+
+    def meanwhile(grads, number):
+        len(grads.sums)  # computes them
+        return waiting(grads, number)
+
+    monkeypatch.setattr(tj.Gradients, "_waiting", meanwhile)
+    for ask in (lambda grads, name: grads[name], lambda grads, name: grads.get(name)):
+        *_, names, _, grads = step()
+        close(ask(grads, names[0]), judge()[2][0])
+    *_, names, _, grads = step()
+    assert names[0] in grads
+
+
 def test_what_is_there_needs_nothing_else():
     """With what the others are computed from gone: all that does not ask for them works."""
     for _ in range(VISITS):
